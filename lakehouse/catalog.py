@@ -1,0 +1,196 @@
+"""connect() and Catalog: the only door to pypaimon's catalogs."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lakehouse.config import CatalogConfig, load_config
+from lakehouse.errors import ConfigError, NotFoundError, SchemaError, cause_line
+from lakehouse.schema import Schema, as_arrow, paimon_schema
+from lakehouse.table import Table, split_table_name
+from lakehouse.table.names import checked
+from lakehouse.upstream import remedied
+
+
+def connect(
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, name: str | None = None, **options: Any
+) -> Catalog:
+    """Open a catalog.
+
+    Args:
+        config: path of a YAML file with ``catalogs: {NAME: {option: value}}`` and ``default: NAME``, or a mapping of that
+            form. None: the file that ``$LAKEHOUSE_CONFIG`` names, else only ``options``.
+        name: which catalog of the file; None: its ``default``.
+        **options: Paimon catalog options; they override the file's. ``warehouse="/data/lake"`` alone is an embedded
+            catalog in a folder, without any server. ``blob_roots=[...]`` lists folders and URL prefixes outside the
+            warehouse from which referenced BLOBs may be read.
+
+    Raises:
+        ConfigError: a file, name, option or environment variable that is missing or misspelt.
+
+    Example:
+        >>> import lakehouse as lh
+        >>> catalog = lh.connect(warehouse="lake")
+        >>> catalog.tables()
+        []
+    """
+    return Catalog(load_config(config, name=name, options=options))
+
+
+class Catalog:
+    """Databases and tables of one warehouse. Made by `connect`."""
+
+    def __init__(self, config: CatalogConfig) -> None:
+        self._config = config
+        self._opened: tuple[int, Any] | None = None
+
+    @property
+    def paimon(self) -> Any:
+        """The pypaimon catalog underneath, opened on first use and once per process."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            from pypaimon import CatalogFactory
+
+            try:
+                self._opened = (os.getpid(), CatalogFactory.create(dict(self._config.options)))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ConfigError(f"{self!r} can't be opened: {cause_line(error)}") from error
+        return self._opened[1]
+
+    def databases(self) -> list[str]:
+        """Names of the databases, sorted."""
+        try:
+            return sorted(self.paimon.list_databases())
+        except FileNotFoundError:  # a folder that nothing was written to yet
+            return []
+
+    def create_database(self, name: str, exist_ok: bool = True) -> None:  # noqa: FBT001, FBT002 - the contract's signature
+        """Make a database.
+
+        Raises:
+            ConfigError: a name that can't be a folder's, or one that exists while ``exist_ok`` is False.
+        """
+        from pypaimon.catalog.catalog_exception import DatabaseAlreadyExistException
+
+        try:
+            self.paimon.create_database(checked(name, "database"), exist_ok)
+        except DatabaseAlreadyExistException as error:
+            raise ConfigError(f"database {name!r} exists; pass exist_ok=True to keep it") from error
+
+    def tables(self, database: str | None = None) -> list[str]:
+        """``database.table`` names, sorted.
+
+        Args:
+            database: only of this one; None: of all.
+
+        Raises:
+            NotFoundError: no such database.
+        """
+        if database is not None and checked(database, "database") not in self.databases():
+            raise NotFoundError(f"no database {database!r}; databases: {', '.join(self.databases()) or 'none'}")
+        chosen = self.databases() if database is None else [database]
+        return sorted(f"{base}.{table}" for base in chosen for table in self.paimon.list_tables(base))
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | Schema,
+        *,
+        partition_by: Iterable[str] = (),
+        options: Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Make a table, and its database when absent.
+
+        Args:
+            name: ``database.table``; ``default`` is the database when none is given.
+            schema: columns. ``large_binary`` columns are BLOBs. A type that Paimon lacks is stored in a wider one that
+                holds all its values (``uint8`` in ``int16``); `Table.schema` shows it.
+            partition_by: columns whose values name the folders that queries prune by.
+            options: Paimon table options, on top of what BLOB tables need.
+            exist_ok: return the table when it exists with these columns and partitions.
+
+        Raises:
+            SchemaError: a column that the table could not hold, or an existing table of other columns.
+            ConfigError: a bad name, or an existing table while ``exist_ok`` is False.
+
+        Example:
+            >>> import lakehouse as lh, pyarrow as pa
+            >>> schema = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("frame_jpg", pa.large_binary())])
+            >>> lh.connect(warehouse="lake").create_table("default.frames", schema, partition_by=["channel"], exist_ok=True)
+            Table(default.frames, 3 columns, partition_by=['channel'])
+        """
+        from pypaimon.catalog.catalog_exception import TableAlreadyExistException
+
+        database, table = split_table_name(name)
+        full = f"{database}.{table}"
+        wanted = paimon_schema(as_arrow(schema), partition_by, options, uuid.uuid4().hex)
+        self.create_database(database)
+        try:
+            self.paimon.create_table(full, wanted, False)  # noqa: FBT003 - upstream's signature
+        except TableAlreadyExistException as error:
+            if not exist_ok:
+                raise ConfigError(f"table {full} exists; pass exist_ok=True to use it, or drop_table first") from error
+            self._check_same(full, wanted)
+        except (ValueError, NotImplementedError) as error:
+            raise SchemaError(f"table {full} can't be made: {cause_line(error)}") from error
+        return self.table(full)
+
+    def _check_same(self, full: str, wanted: Any) -> None:
+        held = self.paimon.get_table(full)
+        shapes = [
+            [(field.name, str(field.type)) for field in fields] for fields in (held.fields, wanted.fields)
+        ]
+        if shapes[0] != shapes[1]:
+            differing = sorted({name for name, _ in set(shapes[0]) ^ set(shapes[1])}) or ["the order of columns"]
+            raise SchemaError(f"table {full} exists with other columns: {', '.join(differing)} differ")
+        if list(held.partition_keys) != list(wanted.partition_keys):
+            raise SchemaError(
+                f"table {full} exists with partitions {list(held.partition_keys)}, not {list(wanted.partition_keys)}"
+            )
+
+    def table(self, name: str) -> Table:
+        """Open a table.
+
+        Raises:
+            NotFoundError: no such table; the text lists those that exist.
+            SchemaError: a table without row tracking, which nothing of this package can read.
+        """
+        database, table = split_table_name(name)
+        full = f"{database}.{table}"
+        opened = Table(lambda branch: self._load(full, branch), full, self._config.blob_roots)
+        if not opened.paimon.options.row_tracking_enabled():
+            raise SchemaError(
+                f"table {full} has no row ids (row-tracking.enabled=false); copy its rows into a table made by create_table"
+            )
+        return opened
+
+    def _load(self, full: str, branch: str | None) -> Any:
+        from pypaimon.catalog.catalog_exception import DatabaseNotExistException, TableNotExistException
+
+        try:
+            return remedied(self.paimon.get_table(full if branch is None else f"{full}$branch_{branch}"))
+        except (TableNotExistException, DatabaseNotExistException) as error:
+            known = self.tables()
+            raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}") from error
+
+    def drop_table(self, name: str, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - the contract's signature
+        """Delete a table and everything in it.
+
+        Raises:
+            NotFoundError: no such table, unless ``missing_ok``.
+        """
+        database, table = split_table_name(name)
+        full = f"{database}.{table}"
+        if full not in self.tables():
+            if missing_ok:
+                return
+            raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(self.tables()[:20]) or 'none'}")
+        self.paimon.drop_table(full)
+
+    def __repr__(self) -> str:
+        return f"Catalog({self._config})"

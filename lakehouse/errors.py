@@ -1,0 +1,56 @@
+"""The exception tree.
+
+Every error says what happened, where, what was got and expected, and what to do, in one string: torch rebuilds a worker's
+exception as ``type(message)``, so attributes would be lost on the way. "Where" reads
+``default.drive_frames@41 row 88123 column frame_jpg (s3://lake/... 4096+18211)``: table, snapshot, row id, column, byte range.
+"""
+
+from __future__ import annotations
+
+
+class LakehouseError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ConfigError(LakehouseError, ValueError):
+    """A catalog's configuration is missing, misspelt or contradictory."""
+
+
+class NotFoundError(LakehouseError, LookupError):
+    """A table, tag, snapshot, branch or column does not exist; the text lists what does."""
+
+    # LookupError's child KeyError prints repr(message); ours prints the message.
+
+
+class SchemaError(LakehouseError, TypeError):
+    """A schema or the data given for it can't be held by the table without changing values."""
+
+
+class CommitError(LakehouseError, RuntimeError):
+    """A commit did not happen; nothing of it is visible and it is safe to try again."""
+
+
+class CommitUnknownError(CommitError):
+    """It can't be known whether a commit happened: look at the table's snapshots before trying again."""
+
+
+class FetchError(LakehouseError, OSError):
+    """The bytes of a blob could not be read."""
+
+
+class DecodeError(LakehouseError, ValueError):
+    """The bytes of a blob are not what the decoder expects."""
+
+
+class BadRowLimitError(LakehouseError):
+    """More rows were skipped or nulled than ``max_bad`` allows."""
+
+
+class ResumeError(LakehouseError, ValueError):
+    """A saved state does not fit the loader that it is loaded into."""
+
+
+def cause_line(error: BaseException) -> str:
+    """The one line of a cause that an error's own text repeats: ``OSError: [Errno 2] No such file``."""
+    text = " ".join(str(error).split()) or repr(error)
+    return f"{type(error).__name__}: {text[:400]}"

@@ -1,0 +1,528 @@
+"""RowIndex: the chosen rows of one snapshot as arrays. It is the training set, and its saved file is the manifest.
+
+For each row it holds the row id and the selected scalar values, and for each BLOB column where the bytes are: file, offset,
+length. Nothing in it is a Python object per row. Saved, it is mapped from disk: worker processes and ranks of a machine
+share one copy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakehouse.errors import ConfigError, NotFoundError, ResumeError, SchemaError
+from lakehouse.fetch import BlobRef, BlobRefs, Fetcher, TableFetcher
+from lakehouse.index.split import assign
+from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
+from lakehouse.references import parse_descriptors, refs_of
+
+_ROW_ID = "_ROW_ID"
+# Arrow's 32-bit string offsets reach this far in one array.
+_MAX_STRING_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which version an index was made from.
+
+    Attributes:
+        table: ``database.table``, with ``$branch_x`` on a branch; empty for a frame that names none.
+        uuid: identity of the table.
+        snapshot_id: its number.
+        path: the table's folder, to which saved uris are relative.
+        roots: where references outside that folder may point.
+        where: the query's predicate as text, for people.
+    """
+
+    table: str
+    uuid: str
+    snapshot_id: int | None
+    path: str
+    roots: tuple[str, ...] = ()
+    where: str = ""
+
+
+class RowIndex:
+    """Rows of one snapshot, in ascending row id (`from_daft`: in the frame's order). Made by `Query.index`.
+
+    Example:
+        >>> index = snap.query().where("weather = 'rain'").select("frame_jpg", "weather").index()  # doctest: +SKIP
+        >>> parts = index.split({"train": 0.8, "val": 0.2}, by="scene_token")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        schema: pa.Schema,
+        row_ids: npt.NDArray[np.int64],
+        scalars: Mapping[str, pa.Array],
+        blobs: Mapping[str, BlobRefs],
+        fingerprint: str | None = None,
+        file: Path | None = None,
+    ) -> None:
+        self._source = source
+        self._schema = schema
+        self._row_ids = row_ids
+        self._scalars = dict(scalars)
+        self._blobs = dict(blobs)
+        self._fingerprint = fingerprint or self._compute_fingerprint()
+        self._file = file
+
+    # --- what it is ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._row_ids)
+
+    @property
+    def fingerprint(self) -> str:
+        """``sha256:...`` over table, snapshot, columns, row ids and uris: equal exactly for the same rows in one order."""
+        return self._fingerprint
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The selected columns, in order."""
+        return tuple(self._schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the selected columns; BLOB columns are ``large_binary``."""
+        return self._schema
+
+    @property
+    def blob_columns(self) -> tuple[str, ...]:
+        """Those of `columns` that are BLOBs."""
+        return tuple(name for name in self._schema.names if name in self._blobs)
+
+    @property
+    def row_ids(self) -> npt.NDArray[np.int64]:
+        """The table's row id of each row, int64[n]."""
+        return self._row_ids
+
+    @property
+    def table_name(self) -> str:
+        """``database.table``."""
+        return self._source.table
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that the rows are of."""
+        return self._source.snapshot_id
+
+    @property
+    def where_text(self) -> str:
+        """The query's predicate as text."""
+        return self._source.where
+
+    def column(self, name: str) -> pa.Array:
+        """A column that is not a BLOB, n values.
+
+        Raises:
+            NotFoundError: not a selected column.
+            SchemaError: a BLOB column; `blobs` has those.
+        """
+        if name in self._blobs:
+            raise SchemaError(f"column {name} is a BLOB: index.blobs({name!r}) says where its bytes are")
+        if name not in self._scalars:
+            raise self._no_column(name)
+        return self._scalars[name]
+
+    def blobs(self, name: str) -> BlobRefs:
+        """Where the bytes of a BLOB column are: ``uris``, and ``uri_ids`` (-1: null), ``offsets``, ``lengths`` [n].
+
+        Raises:
+            NotFoundError: not a selected column.
+            SchemaError: not a BLOB column.
+        """
+        if name in self._scalars:
+            raise SchemaError(f"column {name} is {self._schema.field(name).type}, not a BLOB: index.column({name!r}) has its values")
+        if name not in self._blobs:
+            raise self._no_column(name)
+        return self._blobs[name]
+
+    def _no_column(self, name: str) -> NotFoundError:
+        near = get_close_matches(str(name), self.columns, 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        return NotFoundError(f"the index has no column {name!r}{hint} its columns: {', '.join(self.columns)}")
+
+    def row(self, i: int) -> dict[str, Any]:
+        """One row as a mapping; BLOB fields are lazy `BlobRef`s, or None.
+
+        Raises:
+            IndexError: no such row.
+        """
+        n = len(self)
+        if isinstance(i, bool) or not isinstance(i, (int, np.integer)):
+            raise TypeError(f"a row is asked for by its position, got {i!r}")
+        if not -n <= i < n:
+            raise IndexError(f"row {i} of an index of {n} rows")
+        at = int(i) % n
+        return {
+            name: self._blobs[name][at] if name in self._blobs else self._scalars[name][at].as_py() for name in self.columns
+        }
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return self.row(i)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.row(i) for i in range(len(self)))
+
+    def where(self, i: int, column: str | None = None) -> str:
+        """Where row ``i`` is, for errors: ``default.frames@41 row 88123 column frame_jpg (uri 4096+18211)``."""
+        text = f"{self._source.table or 'frame'}@{self._source.snapshot_id} row {int(self._row_ids[i])}"
+        if column is None:
+            return text
+        text += f" column {column}"
+        ref = self._blobs[column][i] if column in self._blobs else None
+        return text if ref is None else f"{text} ({ref.uri} {ref.offset}+{ref.length})"
+
+    def fetcher(self) -> Fetcher:
+        """What reads the bytes: only from the table's own folder and the catalog's ``blob_roots``."""
+        return TableFetcher(self._source.path, roots=self._source.roots)
+
+    def __repr__(self) -> str:
+        blob_bytes = sum(refs.total_bytes for refs in self._blobs.values())
+        return (
+            f"RowIndex({self._source.table or 'frame'}@{self._source.snapshot_id}, {len(self):,} rows, "
+            f"columns={list(self.columns)}, {blob_bytes:,} bytes of BLOBs, {self._fingerprint[:15]})"
+        )
+
+    # --- other indexes -------------------------------------------------------------------------------------------------
+
+    def take(self, rows: Sequence[int] | npt.NDArray[Any] | pa.Array) -> RowIndex:
+        """The rows at these positions, in this order; a row may be taken more than once.
+
+        Raises:
+            IndexError: a position outside the index.
+        """
+        at = np.asarray(rows)
+        if at.dtype == np.bool_:
+            if len(at) != len(self):
+                raise IndexError(f"a mask of {len(at)} for an index of {len(self)} rows")
+            at = np.flatnonzero(at)
+        if at.ndim != 1 or (len(at) and at.dtype.kind not in "iu"):
+            raise TypeError(f"take() takes row positions, got an array of {at.dtype} with {at.ndim} axes")
+        at = at.astype(np.int64)
+        if len(at) and (int(at.min()) < -len(self) or int(at.max()) >= len(self)):
+            raise IndexError(f"positions {int(at.min())} to {int(at.max())} of an index of {len(self)} rows")
+        at = np.where(at < 0, at + len(self), at)
+        picked = pa.array(at)
+        return RowIndex(
+            self._source,
+            self._schema,
+            self._row_ids[at],
+            {name: array.take(picked) for name, array in self._scalars.items()},
+            {name: refs.take(at) for name, refs in self._blobs.items()},
+        )
+
+    def split(self, parts: Mapping[str, float], *, by: str | None = None, seed: int = 0) -> dict[str, RowIndex]:
+        """Deal rows out to named parts by a hash, so that rows added to the table later move no row of today.
+
+        Args:
+            parts: name to share, e.g. ``{"train": 0.8, "val": 0.2}``; shares add up to at most 1.
+            by: a selected column; rows of equal value stay together (a scene, a drive). None: each row by its row id.
+            seed: another seed deals anew.
+
+        Raises:
+            ConfigError: shares that are none.
+            NotFoundError: ``by`` is not a selected column.
+        """
+        values = self._row_ids if by is None else self.column(by)
+        return {name: self.take(rows) for name, rows in assign(parts, values, seed).items()}
+
+    # --- saving --------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the index to a file, whole or not at all. No secret and no absolute path of the table is in it.
+
+        Raises:
+            OSError: the folder is missing or can't be written.
+        """
+        writer = IndexWriter(path)
+        try:
+            header = {
+                "format": 1,
+                "table": self._source.table,
+                "uuid": self._source.uuid,
+                "snapshot": self._source.snapshot_id,
+                "where": self._source.where,
+                "fingerprint": self._fingerprint,
+                "rows": len(self),
+                "schema": schema_text(self._schema),
+                "row_ids": writer.numbers(self._row_ids),
+                "types": schema_text(pa.schema([pa.field(name, array.type) for name, array in self._scalars.items()])),
+                "scalars": {name: writer.array(array) for name, array in self._scalars.items()},
+                "blobs": {name: self._save_refs(writer, refs) for name, refs in self._blobs.items()},
+            }
+            writer.finish(header)
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _save_refs(self, writer: IndexWriter, refs: BlobRefs) -> dict[str, Any]:
+        # The smallest types that hold the values: at most 24 bytes a row together with the row id, for files below 4 GiB each.
+        ids = refs.uri_ids.astype(np.int16 if len(refs.uris) < 2**15 else np.int32)
+        fits = not len(refs) or int(refs.lengths.max()) < 2**31
+        return {
+            "uris": [_relative(uri, self._source.path) for uri in refs.uris],
+            "uri_ids": writer.numbers(ids),
+            "offsets": writer.numbers(refs.offsets),
+            "lengths": writer.numbers(refs.lengths.astype(np.int32 if fits else np.int64)),
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], catalog: Any) -> RowIndex:
+        """Map a saved index. Costs the same for any number of rows.
+
+        Args:
+            path: what `save` wrote.
+            catalog: the catalog that holds its table.
+
+        Raises:
+            NotFoundError: no such file, table, or snapshot.
+            ResumeError: a damaged file, or a table that was dropped and made again under the same name.
+        """
+        file = IndexFile(path)
+        header = file.header
+        name, number = header["table"], header["snapshot"]
+        if not name:
+            raise ResumeError(f"{file.path}: made from a Daft frame that names no table; make it from the query, or pass table= to from_daft")
+        base, _, branch = name.partition("$branch_")
+        table = catalog.table(base)
+        version = _version_of(table, branch or None, number, file.path)
+        if version.uuid != header["uuid"]:
+            raise ResumeError(f"{file.path}: made from another table of the name {name}; this one was created later")
+        source = Source(name, version.uuid, number, version.path, version.roots, header["where"])
+        return cls._mapped(file, source)
+
+    @classmethod
+    def _mapped(cls, file: IndexFile, source: Source) -> RowIndex:
+        header = file.header
+        n = header["rows"]
+        types = schema_of_text(header["types"])
+        scalars = {name: file.array(node, types.field(name).type) for name, node in header["scalars"].items()}
+        if any(len(array) != n for array in scalars.values()):
+            raise ResumeError(f"{file.path}: not a whole saved index: a column has another length than the index")
+        blobs = {
+            name: BlobRefs(
+                tuple(_absolute(uri, source.path) for uri in node["uris"]),
+                file.numbers(node["uri_ids"], n),
+                file.numbers(node["offsets"], n),
+                file.numbers(node["lengths"], n),
+            )
+            for name, node in header["blobs"].items()
+        }
+        row_ids = file.numbers(header["row_ids"], n)
+        schema = schema_of_text(header["schema"])
+        return cls(source, schema, row_ids, scalars, blobs, header["fingerprint"], file.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as a path, so that every process maps the same pages."""
+        if self._file is None:
+            self._file = self._spill()
+        return _reopened, (str(self._file), self._source)
+
+    def _spill(self) -> Path:
+        handle, name = tempfile.mkstemp(prefix="lakehouse-", suffix=".idx")
+        os.close(handle)
+        path = Path(name)
+        owner = os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # a forked child must not delete its parent's file
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+        atexit.register(remove)
+        self.save(path)
+        return path
+
+    # --- from Daft -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_daft(cls, df: Any, *, table: Any = None) -> RowIndex:
+        """An index of a Daft frame's rows, in the frame's order. Runs the frame.
+
+        Args:
+            df: a frame whose File columns come from `Snapshot.daft`, perhaps joined, filtered or enriched by UDFs.
+            table: the Table or Snapshot whose ``blob_roots`` apply. None: references are read only from folders of Paimon
+                tables.
+
+        Raises:
+            SchemaError: a frame without columns, or of a type that an index can't hold.
+            NotFoundError: references outside of any Paimon table, and no ``table``.
+        """
+        return frame_index(df, table)
+
+    def _compute_fingerprint(self) -> str:
+        digest = hashlib.sha256(b"lakehouse-index-1\0")
+        digest.update(f"{self._source.uuid}\0{self._source.snapshot_id}\0".encode())
+        for name in self.columns:
+            digest.update(f"{name}\0{self._schema.field(name).type}\0".encode())
+        digest.update(np.ascontiguousarray(self._row_ids, "<i8"))
+        for name in self.blob_columns:
+            refs = self._blobs[name]
+            used = np.unique(refs.uri_ids[refs.uri_ids >= 0])
+            for uri in sorted(_relative(refs.uris[i], self._source.path) for i in used.tolist()):
+                digest.update(f"{name}\0{uri}\0".encode())
+        return f"sha256:{digest.hexdigest()}"
+
+
+def _version_of(table: Any, branch: str | None, number: int | None, file: Path) -> Any:
+    """The version that an index was made from; by a tag where its snapshot has expired."""
+    if number is None:
+        return table.latest().version
+    try:
+        return table.at(snapshot=number, branch=branch).version
+    except NotFoundError as error:
+        names = [tag for tag, target in table.tags().items() if target == number]
+        if branch is None and names:
+            return table.at(tag=names[0]).version
+        raise NotFoundError(
+            f"{file}: made from snapshot {number} of {table.name}, which has expired and has no tag; {error}"
+        ) from error
+
+
+def _reopened(path: str, source: Source) -> RowIndex:
+    return RowIndex._mapped(IndexFile(path), source)  # noqa: SLF001 - the unpickling half of RowIndex.__reduce__
+
+
+def _relative(uri: str, path: str) -> str:
+    """A uri inside the table's folder without that folder, so that a moved warehouse keeps its indexes."""
+    for prefix in (path, f"file://{path}"):
+        if uri.startswith(f"{prefix}/"):
+            return f"./{uri[len(prefix) + 1 :]}"
+    return uri
+
+
+def _absolute(uri: str, path: str) -> str:
+    return f"{path}/{uri[2:]}" if uri.startswith("./") else uri
+
+
+def table_fetcher(version: Any) -> Fetcher:
+    """What reads the BLOBs of a version."""
+    return TableFetcher(version.path, roots=version.roots)
+
+
+def build_index(
+    version: Any,
+    chunks: Iterable[pa.Table],
+    columns: Sequence[str],
+    located: Mapping[str, Any],
+    *,
+    limit: int | None = None,
+    where: str = "",
+) -> RowIndex:
+    """Gather a query's rows.
+
+    Args:
+        version: what was queried.
+        chunks: tables in ascending row id, with the columns that are not in ``located``, and ``_ROW_ID``.
+        columns: which to keep, in order.
+        located: for each BLOB column kept in ``.blob`` files, what finds its byte ranges.
+        limit: at most so many rows.
+        where: the predicate as text.
+    """
+    inline = [name for name in columns if name in version.columns.blobs and name not in located]
+    ids: list[npt.NDArray[np.int64]] = []
+    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    left = limit
+    for chunk in chunks:
+        table = chunk if left is None else chunk.slice(0, left)
+        row_ids = table.column(_ROW_ID).combine_chunks().to_numpy()
+        ids.append(row_ids)
+        for name in columns:
+            if name in located:
+                parts[name].append(located[name].locate(row_ids))
+            else:
+                parts[name].extend(table.column(name).chunks)
+        if left is not None:
+            left -= len(row_ids)
+            if left <= 0:
+                break
+    arrow = version.columns.arrow
+    scalars: dict[str, pa.Array] = {}
+    blobs: dict[str, BlobRefs] = {}
+    for name in columns:
+        if name in located:
+            triples = parts[name] or [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))]
+            uri_ids, offsets, lengths = (np.concatenate(column) for column in zip(*triples, strict=True))
+            blobs[name] = BlobRefs(located[name].uris, uri_ids, offsets, lengths)
+        elif name in inline:
+            blobs[name] = parse_descriptors(_joined(parts[name], arrow.field(name).type))
+        else:
+            scalars[name] = _joined(parts[name], arrow.field(name).type)
+    source = Source(version.name, version.uuid, version.snapshot_id, version.path, version.roots, where)
+    row_ids = np.concatenate(ids) if ids else np.empty(0, np.int64)
+    return RowIndex(source, pa.schema([arrow.field(name) for name in columns]), row_ids, scalars, blobs)
+
+
+def _joined(chunks: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    if not chunks:
+        return pa.array([], kind)
+    if (pa.types.is_string(kind) or pa.types.is_binary(kind)) and sum(chunk.nbytes for chunk in chunks) > _MAX_STRING_BYTES:
+        wide = pa.large_string() if pa.types.is_string(kind) else pa.large_binary()
+        chunks = [chunk.cast(wide) for chunk in chunks]
+    return pa.concat_arrays(chunks)
+
+
+def frame_index(df: Any, table: Any) -> RowIndex:
+    """See `RowIndex.from_daft`."""
+    if not (hasattr(df, "to_arrow") and hasattr(df, "column_names")):
+        raise SchemaError(f"from_daft() takes a Daft frame, got {type(df).__name__}")
+    data = df.to_arrow()
+    if not data.num_columns:
+        raise SchemaError("from_daft(): the frame has no columns")
+    scalars: dict[str, pa.Array] = {}
+    blobs: dict[str, BlobRefs] = {}
+    fields = []
+    row_ids = np.arange(data.num_rows)
+    for name in data.column_names:
+        array = data.column(name)
+        joined = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+        storage = joined.storage if isinstance(joined, pa.ExtensionArray) else joined
+        if pa.types.is_struct(storage.type) and {"url", "position", "size"} <= {item.name for item in storage.type}:
+            blobs[name] = refs_of(storage)
+            fields.append(pa.field(name, pa.large_binary()))
+        elif isinstance(joined, pa.ExtensionArray):
+            raise SchemaError(f"from_daft(): column {name} is {joined.type}, which an index can't hold; leave it out")
+        elif name == _ROW_ID:
+            row_ids = joined.to_numpy(zero_copy_only=False).astype(np.int64)
+        else:
+            kind = pa.string() if pa.types.is_large_string(storage.type) and storage.nbytes < _MAX_STRING_BYTES else storage.type
+            scalars[name] = storage.cast(kind)
+            fields.append(pa.field(name, kind))
+    source = _frame_source(table, blobs)
+    return RowIndex(source, pa.schema(fields), row_ids, scalars, blobs)
+
+
+def _frame_source(table: Any, blobs: Mapping[str, BlobRefs]) -> Source:
+    if table is not None:
+        snapshot = table.latest() if hasattr(table, "latest") else table
+        version = getattr(snapshot, "version", None)
+        if version is None:
+            raise ConfigError(f"from_daft(): table is a Table or a Snapshot, got {type(table).__name__}")
+        return Source(version.name, version.uuid, version.snapshot_id, version.path, version.roots)
+    folders = list(dict.fromkeys(_table_folder(uri) for refs in blobs.values() for uri in refs.uris))
+    first = folders[0] if folders else ""
+    return replace(Source("", "", None, first), roots=tuple(folders[1:]))
+
+
+def _table_folder(uri: str) -> str:
+    """The Paimon table that a file belongs to: the nearest folder above it that has schemas."""
+    path = Path(uri.removeprefix("file://"))
+    for parent in path.parents:
+        if (parent / "schema" / "schema-0").is_file():
+            return str(parent)
+    raise NotFoundError(f"from_daft(): {uri} lies in no Paimon table's folder; pass table= so that its blob_roots apply")

@@ -1,0 +1,281 @@
+"""Predicates: checked against a version's columns, split, and turned into what storage can prune by.
+
+Pruning only ever leaves out what can hold no matching row. What remains is evaluated by Daft, so its rules hold: SQL's
+three-valued logic for nulls; NaN equals NaN and is greater than every number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+from daft.expressions.visitor import PredicateVisitor
+
+from lakehouse.errors import NotFoundError, SchemaError, cause_line
+from lakehouse.query.engine import daft
+from lakehouse.schema import Columns
+
+Expression = daft.Expression
+
+
+class _Walk(PredicateVisitor[Any]):
+    """A visitor that treats every node as a function of its arguments, unless a subclass knows better."""
+
+    def node(self, name: str, args: list[Any]) -> Any:
+        """Called for every node that is no column and no literal."""
+        raise NotImplementedError
+
+    def visit_col(self, name: str) -> Any:
+        return self.node("col", [])
+
+    def visit_lit(self, value: Any) -> Any:  # noqa: ARG002
+        return self.node("lit", [])
+
+    def visit_alias(self, expr: Any, alias: str) -> Any:  # noqa: ARG002
+        return self.visit(expr)
+
+    def visit_cast(self, expr: Any, dtype: Any) -> Any:  # noqa: ARG002
+        return self.node("cast", [expr])
+
+    def visit_function(self, name: str, args: list[Any]) -> Any:
+        return self.node(name, args)
+
+    def visit_coalesce(self, args: list[Any]) -> Any:
+        return self.node("coalesce", args)
+
+    def visit_and(self, left: Any, right: Any) -> Any:
+        return self.node("and", [left, right])
+
+    def visit_or(self, left: Any, right: Any) -> Any:
+        return self.node("or", [left, right])
+
+    def visit_not(self, expr: Any) -> Any:
+        return self.node("not", [expr])
+
+    def visit_equal(self, left: Any, right: Any) -> Any:
+        return self.node("equal", [left, right])
+
+    def visit_not_equal(self, left: Any, right: Any) -> Any:
+        return self.node("not_equal", [left, right])
+
+    def visit_less_than(self, left: Any, right: Any) -> Any:
+        return self.node("less_than", [left, right])
+
+    def visit_less_than_or_equal(self, left: Any, right: Any) -> Any:
+        return self.node("less_or_equal", [left, right])
+
+    def visit_greater_than(self, left: Any, right: Any) -> Any:
+        return self.node("greater_than", [left, right])
+
+    def visit_greater_than_or_equal(self, left: Any, right: Any) -> Any:
+        return self.node("greater_or_equal", [left, right])
+
+    def visit_between(self, expr: Any, lower: Any, upper: Any) -> Any:
+        return self.node("between", [expr, lower, upper])
+
+    def visit_is_in(self, expr: Any, items: list[Any]) -> Any:
+        return self.node("is_in", [expr, *items])
+
+    def visit_is_null(self, expr: Any) -> Any:
+        return self.node("is_null", [expr])
+
+    def visit_not_null(self, expr: Any) -> Any:
+        return self.node("not_null", [expr])
+
+
+def _flat(args: Iterable[Any]) -> Iterable[Any]:
+    """Arguments one by one: Daft hands lists (of ``is_in`` items) over as they are."""
+    for arg in args:
+        if isinstance(arg, (list, tuple)):
+            yield from _flat(arg)
+        elif isinstance(arg, Expression):
+            yield arg
+
+
+class _Columns(_Walk):
+    def visit_col(self, name: str) -> set[str]:
+        return {name}
+
+    def node(self, name: str, args: list[Any]) -> set[str]:  # noqa: ARG002
+        return set().union(*(self.visit(arg) for arg in _flat(args)))
+
+
+class _BareColumns(_Columns):
+    """Columns used otherwise than directly inside a null test."""
+
+    def node(self, name: str, args: list[Any]) -> set[str]:
+        parts = list(_flat(args))
+        if name in ("is_null", "not_null") and len(parts) == 1 and _ColumnName().visit(parts[0]) is not None:
+            return set()
+        return super().node(name, args)
+
+
+class _ColumnName(_Walk):
+    """The name of a node that is just a column, else None."""
+
+    def visit_col(self, name: str) -> str | None:
+        return name
+
+    def node(self, name: str, args: list[Any]) -> str | None:  # noqa: ARG002
+        return None
+
+
+class _Conjuncts(_Walk):
+    def node(self, name: str, args: list[Any]) -> list[Expression] | None:
+        if name != "and":
+            return None
+        return [part for arg in _flat(args) for part in conjuncts(arg)]
+
+
+def columns_of(predicate: Expression) -> set[str]:
+    """Names of the columns that an expression reads."""
+    return set(_Columns().visit(predicate))
+
+
+def conjuncts(predicate: Expression) -> list[Expression]:
+    """The parts of a predicate that are joined by AND at its top."""
+    return _Conjuncts().visit(predicate) or [predicate]
+
+
+def checked_predicate(predicate: Any, columns: Columns) -> Expression:
+    """A predicate as an expression over the table's columns.
+
+    Args:
+        predicate: a Daft expression, or SQL text.
+        columns: the version's.
+
+    Raises:
+        NotFoundError: it names a column that does not exist.
+        SchemaError: not a predicate, SQL that can't be read, or a test of a BLOB's bytes.
+    """
+    if isinstance(predicate, str):
+        try:
+            predicate = daft.sql_expr(predicate)
+        except Exception as error:  # Daft's own class for this is private
+            raise SchemaError(f"where({predicate!r}) can't be read as SQL: {cause_line(error)}") from error
+    if not isinstance(predicate, Expression):
+        raise SchemaError(f"where() takes a Daft expression or SQL text, got {type(predicate).__name__}: {predicate!r}")
+    known_columns(columns_of(predicate), columns.arrow)
+    read = sorted(set(_BareColumns().visit(predicate)) & columns.lazy)
+    if read:
+        raise SchemaError(
+            f"where() can test a BLOB column only for null, and this reads {', '.join(read)}: select the rows first, then "
+            "work on Snapshot.bytes(column) in a Daft plan"
+        )
+    return predicate
+
+
+def known_columns(names: Iterable[str], schema: pa.Schema) -> None:
+    """Check that columns exist.
+
+    Raises:
+        NotFoundError: naming the nearest column and listing all.
+    """
+    for name in sorted(map(str, names)):
+        if name not in schema.names:
+            near = get_close_matches(name, schema.names, 1)
+            raise NotFoundError(
+                f"no column {name!r}" + (f", did you mean {near[0]!r}?" if near else "") + f" columns: {', '.join(schema.names)}"
+            )
+
+
+# --- pruning ---------------------------------------------------------------------------------------------------------------
+
+_COMPARISONS = {"equal", "less_than", "less_or_equal", "greater_than", "greater_or_equal"}
+_SWAPPED = {
+    "equal": "equal",
+    "less_than": "greater_than",
+    "less_or_equal": "greater_or_equal",
+    "greater_than": "less_than",
+    "greater_or_equal": "less_or_equal",
+}
+
+
+class _Literal:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Prunable(_Walk):
+    """A pypaimon predicate that is true wherever the expression is, or None where storage can't help."""
+
+    def __init__(self, builder: Any, schema: pa.Schema) -> None:
+        self._builder = builder
+        self._schema = schema
+
+    def visit_col(self, name: str) -> Any:
+        return name
+
+    def visit_lit(self, value: Any) -> Any:
+        return _Literal(value)
+
+    def node(self, name: str, args: list[Any]) -> Any:
+        if name in ("and", "or"):
+            return self._joined(name, [self.visit(arg) for arg in args])
+        if name in _COMPARISONS:
+            return self._compared(name, *(self.visit(arg) for arg in args))
+        if name == "between":
+            column, low, high = (self.visit(arg) for arg in args)
+            # NaN is above every upper bound, so a range may be pruned by both its ends.
+            return self._joined("and", [self._range(column, "greater_or_equal", low), self._range(column, "less_or_equal", high)])
+        if name == "is_in":
+            column, *items = (self.visit(arg) for arg in _flat(args))
+            if items and all(self._fits(column, item) for item in items):
+                return self._builder.is_in(column, [item.value for item in items])
+        return None
+
+    def _joined(self, name: str, parts: list[Any]) -> Any:
+        known = [part for part in parts if part is not None and not isinstance(part, (str, _Literal))]
+        if name == "or":
+            return self._builder.or_predicates(known) if len(known) == len(parts) else None
+        return self._builder.and_predicates(known) if len(known) > 1 else (known[0] if known else None)
+
+    def _compared(self, name: str, left: Any, right: Any) -> Any:
+        if isinstance(left, _Literal):
+            left, right, name = right, left, _SWAPPED[name]
+        if not self._fits(left, right):
+            return None
+        if name.startswith("greater") and pa.types.is_floating(self._schema.field(left).type):
+            return None  # a file's greatest value leaves NaN out, which is greater than anything
+        return self._range(left, name, right)
+
+    def _range(self, column: Any, name: str, literal: Any) -> Any:
+        return getattr(self._builder, name)(column, literal.value) if self._fits(column, literal) else None
+
+    def _fits(self, column: Any, literal: Any) -> bool:
+        """Whether storage compares this literal with this column as Daft does."""
+        if not isinstance(column, str) or not isinstance(literal, _Literal):
+            return False
+        value, kind = literal.value, self._schema.field(column).type
+        if isinstance(value, bool):
+            return bool(pa.types.is_boolean(kind))
+        if pa.types.is_integer(kind):
+            return isinstance(value, int)
+        if pa.types.is_floating(kind):
+            # A float32 column is compared as float32 in files and as float64 by Daft.
+            return pa.types.is_float64(kind) and isinstance(value, (int, float)) and math.isfinite(value) and value != 0
+        if pa.types.is_string(kind):
+            return isinstance(value, str)
+        if pa.types.is_date(kind):
+            return isinstance(value, date) and not isinstance(value, datetime)
+        if pa.types.is_timestamp(kind):
+            return kind.tz is None and kind.unit in ("ms", "us") and isinstance(value, datetime) and value.tzinfo is None
+        if pa.types.is_decimal(kind):
+            return isinstance(value, Decimal) and value.is_finite()
+        return False
+
+
+def storage_predicate(predicates: Iterable[Expression], paimon: Any, columns: Columns) -> Any:
+    """The part of the predicates that storage can prune by, as a pypaimon predicate; None for none."""
+    builder = paimon.new_read_builder().new_predicate_builder()
+    walk = _Prunable(builder, columns.arrow)
+    parts = [walk.visit(part) for predicate in predicates for part in conjuncts(predicate)]
+    known = [part for part in parts if part is not None and not isinstance(part, (str, _Literal))]
+    if not known:
+        return None
+    return builder.and_predicates(known) if len(known) > 1 else known[0]

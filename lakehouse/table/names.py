@@ -1,0 +1,39 @@
+"""Names of tables, databases, tags and branches become file names: which ones may."""
+
+from __future__ import annotations
+
+import re
+
+from lakehouse.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_RULE = "use 1 to 128 letters, digits, '_', '-' or '.', beginning with a letter, digit or '_'"
+
+
+def checked(name: str, what: str) -> str:
+    """The name itself, when it can be a file name everywhere.
+
+    Upstream takes ``../x`` and ``x/y`` as tag names; afterwards no tag of that table can be listed.
+
+    Raises:
+        ConfigError: a name that is a path, blank, too long, or has characters that some store treats specially.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} can't name a {what}: {_RULE}")
+    return name
+
+
+def split_table_name(name: str) -> tuple[str, str]:
+    """``database.table`` to its parts; ``default`` is the database when none is given.
+
+    Raises:
+        ConfigError: see `checked`.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"a table's name is a string like 'default.frames', got {type(name).__name__}")
+    database, dot, table = name.partition(".")
+    if not dot:
+        database, table = "default", name
+    if "." in table:
+        raise ConfigError(f"{name!r} can't name a table: write database.table")
+    return checked(database, "database"), checked(table, "table")
