@@ -68,7 +68,7 @@ class Catalog:
         except FileNotFoundError:  # a folder that nothing was written to yet
             return []
 
-    def create_database(self, name: str, exist_ok: bool = True) -> None:  # noqa: FBT001, FBT002 - the contract's signature
+    def create_database(self, name: str, exist_ok: bool = True) -> None:
         """Make a database.
 
         Raises:
@@ -131,7 +131,7 @@ class Catalog:
         wanted = paimon_schema(as_arrow(schema), partition_by, options, uuid.uuid4().hex)
         self.create_database(database)
         try:
-            self.paimon.create_table(full, wanted, False)  # noqa: FBT003 - upstream's signature
+            self.paimon.create_table(full, wanted, False)
         except TableAlreadyExistException as error:
             if not exist_ok:
                 raise ConfigError(f"table {full} exists; pass exist_ok=True to use it, or drop_table first") from error
@@ -142,9 +142,7 @@ class Catalog:
 
     def _check_same(self, full: str, wanted: Any) -> None:
         held = self.paimon.get_table(full)
-        shapes = [
-            [(field.name, str(field.type)) for field in fields] for fields in (held.fields, wanted.fields)
-        ]
+        shapes = [[(field.name, str(field.type)) for field in fields] for fields in (held.fields, wanted.fields)]
         if shapes[0] != shapes[1]:
             differing = sorted({name for name, _ in set(shapes[0]) ^ set(shapes[1])}) or ["the order of columns"]
             raise SchemaError(f"table {full} exists with other columns: {', '.join(differing)} differ")
@@ -178,7 +176,7 @@ class Catalog:
             known = self.tables()
             raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}") from error
 
-    def drop_table(self, name: str, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - the contract's signature
+    def drop_table(self, name: str, missing_ok: bool = False) -> None:
         """Delete a table and everything in it.
 
         Raises:

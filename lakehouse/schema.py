@@ -167,7 +167,7 @@ def stored_type(kind: pa.DataType, column: str) -> pa.DataType:
     return _stored(kind, column, column)
 
 
-def _stored(kind: pa.DataType, column: str, path: str) -> pa.DataType:  # noqa: C901, PLR0911, PLR0912 - one line a type
+def _stored(kind: pa.DataType, column: str, path: str) -> pa.DataType:
     types = pa.types
     if types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
         return kind
@@ -211,9 +211,7 @@ def _stored(kind: pa.DataType, column: str, path: str) -> pa.DataType:  # noqa: 
             raise _refused(path, kind, "an empty struct can't be stored")
         if {item.name for item in kind} == {"value", "metadata"}:
             raise _refused(path, kind, "Paimon takes a struct of value and metadata for a VARIANT; rename one of the two")
-        return pa.struct(
-            [pa.field(i.name, _stored(i.type, column, f"{path}.{i.name}"), nullable=i.nullable) for i in kind]
-        )
+        return pa.struct([pa.field(i.name, _stored(i.type, column, f"{path}.{i.name}"), nullable=i.nullable) for i in kind])
     if types.is_map(kind):
         key = pa.field("key", _stored(kind.key_type, column, f"{path}{{key}}"), nullable=False)
         item = pa.field("value", _stored(kind.item_type, column, f"{path}{{value}}"), nullable=kind.item_field.nullable)
@@ -271,9 +269,7 @@ def paimon_schema(
         raise SchemaError(f"partition_by repeats a column: {', '.join(keys)}")
     if len(keys) == len(stored):
         raise SchemaError("every column is a partition key; at least one column must hold data")
-    return PaimonSchema.from_pyarrow_schema(
-        stored, partition_keys=keys, options=table_options(options, references, uuid)
-    )
+    return PaimonSchema.from_pyarrow_schema(stored, partition_keys=keys, options=table_options(options, references, uuid))
 
 
 @dataclass(frozen=True)

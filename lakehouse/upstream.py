@@ -17,6 +17,7 @@ from urllib.parse import urlparse
 from pypaimon.catalog.catalog_environment import CatalogEnvironment
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
+from pypaimon.table.file_store_table import FileStoreTable
 
 from lakehouse.errors import ConfigError
 
@@ -24,6 +25,7 @@ _REPLACED = (
     (RenamingSnapshotCommit, "commit"),
     (RenamingSnapshotCommit, "_commit_latest_hint"),
     (CatalogEnvironment, "snapshot_commit"),
+    (FileStoreTable, "copy_without_time_travel"),
 )
 
 
@@ -67,7 +69,7 @@ class LinkingEnvironment(CatalogEnvironment):
 
 
 def remedied(table: Any) -> Any:
-    """The same pypaimon table handle with the remedies in place.
+    """A handle of the same table with the remedies in place.
 
     Raises:
         ConfigError: the installed pypaimon no longer has what a remedy replaces.
@@ -75,9 +77,10 @@ def remedied(table: Any) -> Any:
     for owner, method in _REPLACED:
         if not callable(getattr(owner, method, None)):
             raise ConfigError(
-                f"the installed pypaimon has no {owner.__name__}.{method}, which a remedy replaces; "
-                "install pypaimon >=2.1,<2.2"
+                f"the installed pypaimon has no {owner.__name__}.{method}, which a remedy replaces; install pypaimon >=2.1,<2.2"
             )
+    # By default a filter on a column that has a global index finds only rows that the index knows: later appends are missing.
+    table = table.copy_without_time_travel({"global-index.enabled": "false"})
     environment = table.catalog_environment
     if is_local(str(table.table_path)) and type(environment) is CatalogEnvironment:
         table.catalog_environment = LinkingEnvironment(

@@ -113,9 +113,7 @@ def test_environment_names_the_file(write: Write, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("options", [{"warehouse": "/own"}, {"warehouse": "/own", "metastore": "filesystem"}])
-def test_options_that_stand_alone_ignore_the_environment(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_options_that_stand_alone_ignore_the_environment(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     monkeypatch.setenv("LAKEHOUSE_CONFIG", "/does/not/exist.yaml")
     assert load_config(options=options).warehouse == "/own"
     with pytest.raises(ConfigError, match="does/not/exist"):
@@ -186,9 +184,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch, text: str, expected: str) ->
 def test_variables_only_of_the_chosen_catalog_and_only_in_values(write: Write) -> None:
     path = write("catalogs:\n  a: {warehouse: /a, 'x.${NOT_A_VARIABLE}': 1}\n  b: {warehouse: '${UNSET_VARIABLE}'}\n")
     assert "x.${NOT_A_VARIABLE}" in load_config(path, name="a").options
-    with pytest.raises(
-        ConfigError, match=r"warehouse in catalog 'b' of .*catalog\.yaml needs \$\{UNSET_VARIABLE\}.*not set"
-    ):
+    with pytest.raises(ConfigError, match=r"warehouse in catalog 'b' of .*catalog\.yaml needs \$\{UNSET_VARIABLE\}.*not set"):
         load_config(path, name="b")
 
 

@@ -78,9 +78,7 @@ def load_config(
     elif config is not None:
         raise ConfigError(f"config is a path or a mapping, got {type(config).__name__}.")
     elif name is not None:
-        raise ConfigError(
-            f"name={name!r} chooses from a config: pass one to connect(), or set ${_VARIABLE} to its path."
-        )
+        raise ConfigError(f"name={name!r} chooses from a config: pass one to connect(), or set ${_VARIABLE} to its path.")
 
     overridden = {meaning(key) for key in given if isinstance(key, str)}
     settings = [setting for setting in settings if meaning(setting.key) not in overridden]

@@ -14,9 +14,7 @@ from lakehouse.config.options import BLOB_ROOTS, KNOWN, SCHEMES, TOP_LEVEL, chec
 from lakehouse.errors import ConfigError, cause_line
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?")
-_PASSWORD = re.compile(
-    r"//[^\s?#]*:[^\s?#]+@|[?&;](?:password|passwd|pwd|secret|token|sig|x-amz-[a-z]+)=[^&;]", re.IGNORECASE
-)
+_PASSWORD = re.compile(r"//[^\s?#]*:[^\s?#]+@|[?&;](?:password|passwd|pwd|secret|token|sig|x-amz-[a-z]+)=[^&;]", re.IGNORECASE)
 _QUOTED = re.compile(r"'([^']*)'|\"[^\"]*\"")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?([^/]*)")
 
@@ -64,9 +62,7 @@ class Setting:
                     "A literal ${ is written $${."
                 )
             if match[1] not in os.environ:
-                raise ConfigError(
-                    f"{self.key} in {self.where} needs ${{{match[1]}}}, which is not set in the environment."
-                )
+                raise ConfigError(f"{self.key} in {self.where} needs ${{{match[1]}}}, which is not set in the environment.")
             secret = secret or is_secret(match[1])
             return os.environ[match[1]]
 
@@ -97,22 +93,16 @@ class Setting:
             return self._remote(what, text, url, schemes)
         path = os.path.expanduser(text)  # noqa: PTH111  Path raises RuntimeError
         if path.startswith("~"):
-            raise ConfigError(
-                f"{what}: no home folder is known for {text!r}. A name that starts with ~ is written ./~."
-            )
+            raise ConfigError(f"{what}: no home folder is known for {text!r}. A name that starts with ~ is written ./~.")
         return "/" + os.path.abspath(os.path.join(self.folder, path)).lstrip("/")  # noqa: PTH100  keeps symbolic links
 
     def _remote(self, what: str, text: str, url: re.Match[str], schemes: tuple[str, ...] | None) -> str:
         scheme, bucket = url[1].lower(), url[3]
         if ":" in bucket.rpartition("@")[0]:
-            raise ConfigError(
-                f"{what} holds a password, which every path and error would show: use the options for keys."
-            )
+            raise ConfigError(f"{what} holds a password, which every path and error would show: use the options for keys.")
         if schemes is not None and scheme not in schemes:
             near = nearest(scheme, schemes)
-            refuse(
-                f"{what}: Paimon can't open {scheme}://", near and f"{near}://", [f"{known}://" for known in schemes]
-            )
+            refuse(f"{what}: Paimon can't open {scheme}://", near and f"{near}://", [f"{known}://" for known in schemes])
         if not url[2] or (not bucket and scheme not in ("hdfs", "viewfs")):
             raise ConfigError(f"{what}: expected {scheme}://bucket/path, got {text!r}.")
         return scheme + text[len(scheme) :].rstrip("/")

@@ -1,0 +1,21 @@
+"""Dataset: the rows of an index as torch batches.
+
+    index ──order, shard──> rows ──fetch──> bytes ──decode──> values ──> batch
+
+| module   | idea                                                                     |
+|----------|--------------------------------------------------------------------------|
+| dataset  | `Dataset` itself: options, epochs, processes, state                      |
+| options  | checks of what `Dataset` is given                                        |
+| steps    | one step: rows to batch                                                  |
+| columns  | scalar columns: Arrow to tensors and lists                               |
+| blobs    | BLOB columns: byte ranges to values, decoded into place                  |
+| badrows  | what is reported about bad rows, and how many are tolerated              |
+| pipeline | threads, order of delivery, bound of the bytes in flight                 |
+| memory   | where arrays live: reused, shared or pinned                              |
+| state    | saved states, and the start that worker processes read                   |
+"""
+
+from lakehouse.dataset.dataset import Batches, Dataset
+from lakehouse.dataset.steps import RowRngs
+
+__all__ = ["Batches", "Dataset", "RowRngs"]

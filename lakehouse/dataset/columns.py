@@ -241,10 +241,7 @@ def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     )
 
 
@@ -265,9 +262,7 @@ def _map_fixer(kind: pa.DataType) -> Callable[[Any], Any] | None:
         if not fixers:
             return None
         return lambda record: (
-            None
-            if record is None
-            else {key: fixers[key](value) if key in fixers else value for key, value in record.items()}
+            None if record is None else {key: fixers[key](value) if key in fixers else value for key, value in record.items()}
         )
     return None
 
@@ -278,6 +273,8 @@ def _refuse_null(taken: pa.Array, rows: IntArray, name: str, where: Where) -> No
     Args:
         taken: values of the batch, at least one of them null.
         rows: index row of each value.
+        name: the column.
+        where: describes an index row and column.
     """
     i = int(np.flatnonzero(taken.is_null().to_numpy(zero_copy_only=False))[0])
     raise SchemaError(

@@ -12,8 +12,8 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakehouse.errors import ConfigError, NotFoundError, ResumeError, SchemaError
-from lakehouse.fetch import BlobRef, BlobRefs, Fetcher, TableFetcher
+from lakehouse.errors import NotFoundError, ResumeError, SchemaError
+from lakehouse.fetch import BlobRefs, Fetcher, TableFetcher
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
-from lakehouse.references import parse_descriptors, refs_of
 
-_ROW_ID = "_ROW_ID"
-# Arrow's 32-bit string offsets reach this far in one array.
-_MAX_STRING_BYTES = 2**31 - 1
+# Rows handled at once where all rows of a mapped array are read.
+_PIECE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,15 @@ class RowIndex:
         blobs: Mapping[str, BlobRefs],
         fingerprint: str | None = None,
         file: Path | None = None,
+        keep: object = None,
     ) -> None:
+        self._keep = keep  # whatever holds the files that the arrays are mapped from
         self._source = source
         self._schema = schema
         self._row_ids = row_ids
         self._scalars = dict(scalars)
         self._blobs = dict(blobs)
-        self._fingerprint = fingerprint or self._compute_fingerprint()
+        self._fingerprint = fingerprint or _fingerprint(source, schema, row_ids, self._blobs)
         self._file = file
 
     # --- what it is ----------------------------------------------------------------------------------------------------
@@ -146,7 +146,9 @@ class RowIndex:
             SchemaError: not a BLOB column.
         """
         if name in self._scalars:
-            raise SchemaError(f"column {name} is {self._schema.field(name).type}, not a BLOB: index.column({name!r}) has its values")
+            raise SchemaError(
+                f"column {name} is {self._schema.field(name).type}, not a BLOB: index.column({name!r}) has its values"
+            )
         if name not in self._blobs:
             raise self._no_column(name)
         return self._blobs[name]
@@ -260,7 +262,7 @@ class RowIndex:
                 "fingerprint": self._fingerprint,
                 "rows": len(self),
                 "schema": schema_text(self._schema),
-                "row_ids": writer.numbers(self._row_ids),
+                "row_ids": writer.numbers(self._row_ids, np.int64),
                 "types": schema_text(pa.schema([pa.field(name, array.type) for name, array in self._scalars.items()])),
                 "scalars": {name: writer.array(array) for name, array in self._scalars.items()},
                 "blobs": {name: self._save_refs(writer, refs) for name, refs in self._blobs.items()},
@@ -272,13 +274,12 @@ class RowIndex:
 
     def _save_refs(self, writer: IndexWriter, refs: BlobRefs) -> dict[str, Any]:
         # The smallest types that hold the values: at most 24 bytes a row together with the row id, for files below 4 GiB each.
-        ids = refs.uri_ids.astype(np.int16 if len(refs.uris) < 2**15 else np.int32)
         fits = not len(refs) or int(refs.lengths.max()) < 2**31
         return {
             "uris": [_relative(uri, self._source.path) for uri in refs.uris],
-            "uri_ids": writer.numbers(ids),
-            "offsets": writer.numbers(refs.offsets),
-            "lengths": writer.numbers(refs.lengths.astype(np.int32 if fits else np.int64)),
+            "uri_ids": writer.numbers(refs.uri_ids, np.int16 if len(refs.uris) < 2**15 else np.int32),
+            "offsets": writer.numbers(refs.offsets, np.int64),
+            "lengths": writer.numbers(refs.lengths, np.int32 if fits else np.int64),
         }
 
     @classmethod
@@ -297,7 +298,9 @@ class RowIndex:
         header = file.header
         name, number = header["table"], header["snapshot"]
         if not name:
-            raise ResumeError(f"{file.path}: made from a Daft frame that names no table; make it from the query, or pass table= to from_daft")
+            raise ResumeError(
+                f"{file.path}: made from a Daft frame that names no table; make it from the query, or pass table= to from_daft"
+            )
         base, _, branch = name.partition("$branch_")
         table = catalog.table(base)
         version = _version_of(table, branch or None, number, file.path)
@@ -363,20 +366,28 @@ class RowIndex:
             SchemaError: a frame without columns, or of a type that an index can't hold.
             NotFoundError: references outside of any Paimon table, and no ``table``.
         """
+        from lakehouse.index.frame import frame_index
+
         return frame_index(df, table)
 
-    def _compute_fingerprint(self) -> str:
-        digest = hashlib.sha256(b"lakehouse-index-1\0")
-        digest.update(f"{self._source.uuid}\0{self._source.snapshot_id}\0".encode())
-        for name in self.columns:
-            digest.update(f"{name}\0{self._schema.field(name).type}\0".encode())
-        digest.update(np.ascontiguousarray(self._row_ids, "<i8"))
-        for name in self.blob_columns:
-            refs = self._blobs[name]
-            used = np.unique(refs.uri_ids[refs.uri_ids >= 0])
-            for uri in sorted(_relative(refs.uris[i], self._source.path) for i in used.tolist()):
+
+def _fingerprint(source: Source, schema: pa.Schema, row_ids: npt.NDArray[np.int64], blobs: Mapping[str, BlobRefs]) -> str:
+    """sha256 over format, table, snapshot, columns, row ids and the files used, in pieces: the arrays may be mapped."""
+    digest = hashlib.sha256(b"lakehouse-index-1\0")
+    digest.update(f"{source.uuid}\0{source.snapshot_id}\0".encode())
+    for item in schema:
+        digest.update(f"{item.name}\0{item.type}\0".encode())
+    for start in range(0, len(row_ids), _PIECE_ROWS):
+        digest.update(pa.py_buffer(np.ascontiguousarray(row_ids[start : start + _PIECE_ROWS], "<i8")))
+    for name in schema.names:
+        if name in blobs:
+            refs = blobs[name]
+            used: set[int] = set()
+            for start in range(0, len(refs), _PIECE_ROWS):
+                used.update(np.unique(refs.uri_ids[start : start + _PIECE_ROWS]).tolist())
+            for uri in sorted(_relative(refs.uris[i], source.path) for i in used - {-1}):
                 digest.update(f"{name}\0{uri}\0".encode())
-        return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _version_of(table: Any, branch: str | None, number: int | None, file: Path) -> Any:
@@ -413,116 +424,3 @@ def _absolute(uri: str, path: str) -> str:
 def table_fetcher(version: Any) -> Fetcher:
     """What reads the BLOBs of a version."""
     return TableFetcher(version.path, roots=version.roots)
-
-
-def build_index(
-    version: Any,
-    chunks: Iterable[pa.Table],
-    columns: Sequence[str],
-    located: Mapping[str, Any],
-    *,
-    limit: int | None = None,
-    where: str = "",
-) -> RowIndex:
-    """Gather a query's rows.
-
-    Args:
-        version: what was queried.
-        chunks: tables in ascending row id, with the columns that are not in ``located``, and ``_ROW_ID``.
-        columns: which to keep, in order.
-        located: for each BLOB column kept in ``.blob`` files, what finds its byte ranges.
-        limit: at most so many rows.
-        where: the predicate as text.
-    """
-    inline = [name for name in columns if name in version.columns.blobs and name not in located]
-    ids: list[npt.NDArray[np.int64]] = []
-    parts: dict[str, list[Any]] = {name: [] for name in columns}
-    left = limit
-    for chunk in chunks:
-        table = chunk if left is None else chunk.slice(0, left)
-        row_ids = table.column(_ROW_ID).combine_chunks().to_numpy()
-        ids.append(row_ids)
-        for name in columns:
-            if name in located:
-                parts[name].append(located[name].locate(row_ids))
-            else:
-                parts[name].extend(table.column(name).chunks)
-        if left is not None:
-            left -= len(row_ids)
-            if left <= 0:
-                break
-    arrow = version.columns.arrow
-    scalars: dict[str, pa.Array] = {}
-    blobs: dict[str, BlobRefs] = {}
-    for name in columns:
-        if name in located:
-            triples = parts[name] or [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))]
-            uri_ids, offsets, lengths = (np.concatenate(column) for column in zip(*triples, strict=True))
-            blobs[name] = BlobRefs(located[name].uris, uri_ids, offsets, lengths)
-        elif name in inline:
-            blobs[name] = parse_descriptors(_joined(parts[name], arrow.field(name).type))
-        else:
-            scalars[name] = _joined(parts[name], arrow.field(name).type)
-    source = Source(version.name, version.uuid, version.snapshot_id, version.path, version.roots, where)
-    row_ids = np.concatenate(ids) if ids else np.empty(0, np.int64)
-    return RowIndex(source, pa.schema([arrow.field(name) for name in columns]), row_ids, scalars, blobs)
-
-
-def _joined(chunks: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    if not chunks:
-        return pa.array([], kind)
-    if (pa.types.is_string(kind) or pa.types.is_binary(kind)) and sum(chunk.nbytes for chunk in chunks) > _MAX_STRING_BYTES:
-        wide = pa.large_string() if pa.types.is_string(kind) else pa.large_binary()
-        chunks = [chunk.cast(wide) for chunk in chunks]
-    return pa.concat_arrays(chunks)
-
-
-def frame_index(df: Any, table: Any) -> RowIndex:
-    """See `RowIndex.from_daft`."""
-    if not (hasattr(df, "to_arrow") and hasattr(df, "column_names")):
-        raise SchemaError(f"from_daft() takes a Daft frame, got {type(df).__name__}")
-    data = df.to_arrow()
-    if not data.num_columns:
-        raise SchemaError("from_daft(): the frame has no columns")
-    scalars: dict[str, pa.Array] = {}
-    blobs: dict[str, BlobRefs] = {}
-    fields = []
-    row_ids = np.arange(data.num_rows)
-    for name in data.column_names:
-        array = data.column(name)
-        joined = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-        storage = joined.storage if isinstance(joined, pa.ExtensionArray) else joined
-        if pa.types.is_struct(storage.type) and {"url", "position", "size"} <= {item.name for item in storage.type}:
-            blobs[name] = refs_of(storage)
-            fields.append(pa.field(name, pa.large_binary()))
-        elif isinstance(joined, pa.ExtensionArray):
-            raise SchemaError(f"from_daft(): column {name} is {joined.type}, which an index can't hold; leave it out")
-        elif name == _ROW_ID:
-            row_ids = joined.to_numpy(zero_copy_only=False).astype(np.int64)
-        else:
-            kind = pa.string() if pa.types.is_large_string(storage.type) and storage.nbytes < _MAX_STRING_BYTES else storage.type
-            scalars[name] = storage.cast(kind)
-            fields.append(pa.field(name, kind))
-    source = _frame_source(table, blobs)
-    return RowIndex(source, pa.schema(fields), row_ids, scalars, blobs)
-
-
-def _frame_source(table: Any, blobs: Mapping[str, BlobRefs]) -> Source:
-    if table is not None:
-        snapshot = table.latest() if hasattr(table, "latest") else table
-        version = getattr(snapshot, "version", None)
-        if version is None:
-            raise ConfigError(f"from_daft(): table is a Table or a Snapshot, got {type(table).__name__}")
-        return Source(version.name, version.uuid, version.snapshot_id, version.path, version.roots)
-    folders = list(dict.fromkeys(_table_folder(uri) for refs in blobs.values() for uri in refs.uris))
-    first = folders[0] if folders else ""
-    return replace(Source("", "", None, first), roots=tuple(folders[1:]))
-
-
-def _table_folder(uri: str) -> str:
-    """The Paimon table that a file belongs to: the nearest folder above it that has schemas."""
-    path = Path(uri.removeprefix("file://"))
-    for parent in path.parents:
-        if (parent / "schema" / "schema-0").is_file():
-            return str(parent)
-    raise NotFoundError(f"from_daft(): {uri} lies in no Paimon table's folder; pass table= so that its blob_roots apply")

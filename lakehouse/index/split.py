@@ -40,11 +40,9 @@ def assign(parts: Mapping[str, float], values: pa.Array | npt.NDArray[np.int64],
         raise ConfigError(f"split(): seed is 0 or more, got {seed!r}")
     points = _points(values, seed)  # [rows] in [0, 1)
     bounds = np.cumsum([0.0, *parts.values()])
-    if abs(total - 1) <= 1e-9:  # noqa: PLR2004 - rounding of the sum must not leave a row out
+    if abs(total - 1) <= 1e-9:
         bounds[-1] = 1.0
-    return {
-        name: np.flatnonzero((points >= bounds[i]) & (points < bounds[i + 1])) for i, name in enumerate(parts)
-    }
+    return {name: np.flatnonzero((points >= bounds[i]) & (points < bounds[i + 1])) for i, name in enumerate(parts)}
 
 
 def _points(values: pa.Array | npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:

@@ -25,6 +25,7 @@ from lakehouse.errors import NotFoundError, ResumeError, cause_line
 
 MAGIC = b"LHINDEX1"
 _ALIGN = 64
+_PIECE_VALUES = 1 << 20
 _TAIL = struct.Struct("<II8s")
 # A header holds names and buffer positions; a billion rows need no more of it than ten.
 _MAX_HEADER_BYTES = 256 * 1024 * 1024
@@ -44,15 +45,21 @@ class IndexWriter:
         """Write one buffer; ``[offset, bytes]`` for the header."""
         if data is None:
             return None
-        self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
+        self._align()
         start = self._file.tell()
         self._file.write(memoryview(data).cast("B") if memoryview(data).nbytes else b"")
         return [start, self._file.tell() - start]
 
-    def numbers(self, values: npt.NDArray[Any]) -> dict[str, Any]:
-        """Write a numpy array."""
-        array = np.ascontiguousarray(values)
-        return {"dtype": array.dtype.str, "buffer": self.buffer(array)}
+    def numbers(self, values: npt.NDArray[Any], dtype: Any) -> dict[str, Any]:
+        """Write a numpy array as ``dtype``, in pieces: it may be mapped from a file larger than memory."""
+        self._align()
+        start = self._file.tell()
+        for first in range(0, len(values), _PIECE_VALUES):
+            self._file.write(memoryview(np.ascontiguousarray(values[first : first + _PIECE_VALUES], dtype)).cast("B"))
+        return {"dtype": np.dtype(dtype).str, "buffer": [start, self._file.tell() - start]}
+
+    def _align(self) -> None:
+        self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
 
     def array(self, values: pa.Array) -> dict[str, Any]:
         """Write an Arrow array; its type goes into the header's schema."""
@@ -159,7 +166,9 @@ class IndexFile:
             raise self._damaged("its header's checksum does not match")
         header: dict[str, Any] = json.loads(packed)
         if header.get("format") != 1:
-            raise ResumeError(f"{self.path}: saved in format {header.get('format')}, this version reads format 1; upgrade lakehouse-sdk")
+            raise ResumeError(
+                f"{self.path}: saved in format {header.get('format')}, this version reads format 1; upgrade lakehouse-sdk"
+            )
         return header
 
     def _damaged(self, what: str) -> ResumeError:
@@ -169,7 +178,7 @@ class IndexFile:
         if place is None:
             return None
         offset, length = place
-        if not (0 <= offset and 0 <= length and offset + length <= self._whole.size):
+        if not (offset >= 0 and length >= 0 and offset + length <= self._whole.size):
             raise self._damaged("a buffer lies outside the file")
         return self._whole.slice(offset, length)
 

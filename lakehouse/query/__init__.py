@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from lakehouse.errors import FetchError, SchemaError
 from lakehouse.fetch import BlobRefs
-from lakehouse.index import RowIndex, build_index, table_fetcher
+from lakehouse.index import RowIndex, table_fetcher
+from lakehouse.index.build import build_index
 from lakehouse.references import REF_TYPE, inline_structs, ref_structs, refs_of
 from lakehouse.scan import ROW_ID, Locator, Version, plan
 
@@ -227,7 +228,7 @@ class Query:
 
         groups = self._groups()
         if not self._predicates and not self._samples:
-            found = groups.rows
+            found = int(groups.rows)
         else:
             found = sum(t.num_rows for t in rows(self._version, groups, self._predicates, self._samples, []))
         return found if self._limit is None else min(found, self._limit)
@@ -247,7 +248,9 @@ class Query:
         for i, name in enumerate(table.column_names):
             if name in self._version.columns.blobs:
                 refs = refs_of(table.column(i).combine_chunks())
-                table = table.set_column(i, name, pa.array(fetched(fetcher, refs, f"{self._version} column {name}"), pa.large_binary()))
+                table = table.set_column(
+                    i, name, pa.array(fetched(fetcher, refs, f"{self._version} column {name}"), pa.large_binary())
+                )
         return table
 
     def __repr__(self) -> str:

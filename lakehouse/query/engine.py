@@ -13,5 +13,6 @@ for _name, _value in OPT_OUTS.items():
 logging.getLogger("pypaimon.daft.daft_datasource").setLevel(logging.ERROR)
 
 import daft  # noqa: E402 - after the opt-outs
+from daft.expressions import Expression  # noqa: E402
 
-__all__ = ["OPT_OUTS", "daft"]
+__all__ = ["OPT_OUTS", "Expression", "daft"]

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakehouse.errors import LakehouseError, SchemaError, cause_line
-from lakehouse.query.engine import daft
-from lakehouse.query.predicate import Expression, columns_of, conjuncts, storage_predicate
+from lakehouse.query.engine import Expression, daft
+from lakehouse.query.predicate import columns_of, conjuncts, storage_predicate
 from lakehouse.scan import ROW_ID, Groups, Locator, Version, plan, read
 
 # Rows evaluated by one run of the engine: its start costs about 5 ms, so fewer would show.
@@ -23,7 +23,12 @@ def pruned(version: Version, predicates: Sequence[Expression]) -> Groups:
     """The groups that may hold matching rows, from metadata and partition values only."""
     groups = plan(version, storage_predicate(predicates, version.paimon, version.columns) if predicates else None)
     keys = set(version.columns.partition_by)
-    by_partition = [part for predicate in predicates for part in conjuncts(predicate) if 0 < len(columns_of(part)) and columns_of(part) <= keys]
+    by_partition = [
+        part
+        for predicate in predicates
+        for part in conjuncts(predicate)
+        if len(columns_of(part)) > 0 and columns_of(part) <= keys
+    ]
     if not by_partition or not groups.groups:
         return groups
     partitions = list(dict.fromkeys(group.partition for group in groups.groups))
@@ -84,7 +89,11 @@ def promoted_type(kind: pa.DataType) -> pa.DataType:
 
 
 def rows(
-    version: Version, groups: Groups, predicates: Sequence[Expression], samples: Iterable[tuple[float, int]], columns: Sequence[str]
+    version: Version,
+    groups: Groups,
+    predicates: Sequence[Expression],
+    samples: Iterable[tuple[float, int]],
+    columns: Sequence[str],
 ) -> Iterator[pa.Table]:
     """Stream the chosen rows in ascending row id.
 

@@ -7,6 +7,7 @@ three-valued logic for nulls; NaN equals NaN and is greater than every number.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
@@ -17,18 +18,16 @@ import pyarrow as pa
 from daft.expressions.visitor import PredicateVisitor
 
 from lakehouse.errors import NotFoundError, SchemaError, cause_line
-from lakehouse.query.engine import daft
+from lakehouse.query.engine import Expression, daft
 from lakehouse.schema import Columns
-
-Expression = daft.Expression
 
 
 class _Walk(PredicateVisitor[Any]):
     """A visitor that treats every node as a function of its arguments, unless a subclass knows better."""
 
+    @abstractmethod
     def node(self, name: str, args: list[Any]) -> Any:
         """Called for every node that is no column and no literal."""
-        raise NotImplementedError
 
     def visit_col(self, name: str) -> Any:
         return self.node("col", [])
@@ -180,7 +179,9 @@ def known_columns(names: Iterable[str], schema: pa.Schema) -> None:
         if name not in schema.names:
             near = get_close_matches(name, schema.names, 1)
             raise NotFoundError(
-                f"no column {name!r}" + (f", did you mean {near[0]!r}?" if near else "") + f" columns: {', '.join(schema.names)}"
+                f"no column {name!r}"
+                + (f", did you mean {near[0]!r}?" if near else "")
+                + f" columns: {', '.join(schema.names)}"
             )
 
 
@@ -222,7 +223,9 @@ class _Prunable(_Walk):
         if name == "between":
             column, low, high = (self.visit(arg) for arg in args)
             # NaN is above every upper bound, so a range may be pruned by both its ends.
-            return self._joined("and", [self._range(column, "greater_or_equal", low), self._range(column, "less_or_equal", high)])
+            return self._joined(
+                "and", [self._range(column, "greater_or_equal", low), self._range(column, "less_or_equal", high)]
+            )
         if name == "is_in":
             column, *items = (self.visit(arg) for arg in _flat(args))
             if items and all(self._fits(column, item) for item in items):

@@ -55,7 +55,7 @@ def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, rows)
 
 
-_Column = pa.Array | Sequence[Any]
+_Column = Any  # a pa.Array, or a sequence of Python values
 _Chunk = tuple[dict[str, Any], int]  # columns by name, rows
 
 
@@ -171,7 +171,7 @@ def _conform(chunk: _Chunk, columns: Columns, describe: Describe) -> pa.RecordBa
 # --- numbers, text, times and nested values ------------------------------------------------------------------------------
 
 
-def _scalars(values: _Column | pa.ChunkedArray, item: pa.Field) -> pa.Array:
+def _scalars(values: _Column, item: pa.Field) -> pa.Array:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         array = _cast(_plain(array), item.type, item.name)
@@ -202,7 +202,9 @@ def _cast(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(f"column {name}: {array.type} to {target} would change a value ({cause_line(error)})") from error
     if _narrows_floats(array.type, target) and not array.equals(_nan_safe(cast.cast(array.type), array)):
-        raise SchemaError(f"column {name}: {array.type} to {target} would change a value; round it yourself, or declare {array.type}")
+        raise SchemaError(
+            f"column {name}: {array.type} to {target} would change a value; round it yourself, or declare {array.type}"
+        )
     return cast
 
 
@@ -226,7 +228,7 @@ def _is_any_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _same_family(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: PLR0911 - one line a family
+def _same_family(source: pa.DataType, target: pa.DataType) -> bool:
     types = pa.types
     if types.is_null(source) or source == target:
         return True
@@ -258,7 +260,14 @@ def _from_python(values: Sequence[Any], item: pa.Field) -> pa.Array:
     _check_python(values, item)
     try:
         return pa.array(values, type=item.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:
         raise SchemaError(f"column {item.name}: not a {item.type}: {cause_line(error)}") from error
 
 
@@ -273,7 +282,7 @@ def _check_python(values: Sequence[Any], item: pa.Field) -> None:
                 raise SchemaError(f"column {item.name}: got a time {got} a zone, the table holds {kind}")
     elif pa.types.is_float32(kind):
         for value in values:
-            if isinstance(value, float) and math.isfinite(value) and abs(value) > 3.4028235677973366e38:  # noqa: PLR2004
+            if isinstance(value, float) and math.isfinite(value) and abs(value) > 3.4028235677973366e38:
                 raise SchemaError(f"column {item.name}: {value!r} is beyond float32")
     elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         want_bool = pa.types.is_boolean(kind)
@@ -291,7 +300,7 @@ def _check_vectors(array: pa.Array, name: str) -> None:
 # --- BLOBs -----------------------------------------------------------------------------------------------------------------
 
 
-def _blobs(values: _Column | pa.ChunkedArray, name: str, reference: bool, describe: Describe) -> pa.Array:
+def _blobs(values: _Column, name: str, reference: bool, describe: Describe) -> pa.Array:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         array = _plain(array)
@@ -300,7 +309,9 @@ def _blobs(values: _Column | pa.ChunkedArray, name: str, reference: bool, descri
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), pa.large_binary())
         if not _same_family(array.type, pa.binary()):
-            raise SchemaError(f"column {name}: got {array.type}, a BLOB takes binary, large_binary, or struct<uri, offset, length>")
+            raise SchemaError(
+                f"column {name}: got {array.type}, a BLOB takes binary, large_binary, or struct<uri, offset, length>"
+            )
         if reference and array.null_count < len(array):
             raise SchemaError(f"column {name} is declared by reference: it takes lh.BlobRef, not bytes")
         array = array.cast(pa.large_binary())

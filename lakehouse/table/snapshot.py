@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from lakehouse.query import Query, bytes_expression, lazy_frame
 from lakehouse.scan import Version, plan
 
 if TYPE_CHECKING:
-    import daft
+    from daft import DataFrame, Expression
 
 
 class Snapshot:
@@ -53,7 +53,7 @@ class Snapshot:
         """
         return Query(self._version)
 
-    def daft(self, *, columns: Sequence[str] | None = None) -> daft.DataFrame:
+    def daft(self, *, columns: Sequence[str] | None = None) -> DataFrame:
         """A lazy Daft frame; BLOB columns are ``daft.File`` references without credentials, and no bytes are read.
 
         Args:
@@ -79,7 +79,7 @@ class Snapshot:
         """How many rows, from metadata."""
         return plan(self._version).rows
 
-    def bytes(self, column: str) -> daft.Expression:
+    def bytes(self, column: str) -> Expression:
         """An expression that reads a BLOB column's bytes inside a Daft plan, concurrently, with the catalog's credentials.
 
         Args:
@@ -101,7 +101,7 @@ class Snapshot:
     def __repr__(self) -> str:
         return f"Snapshot({self._version}, {len(self.schema)} columns)"
 
-    def __eq__(self, other: Any) -> bool:
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot):
             return NotImplemented
         return (self._version.uuid, self.table, self.id) == (other._version.uuid, other.table, other.id)

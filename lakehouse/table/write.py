@@ -121,7 +121,7 @@ def publish(paimon: Any, messages: list[Any], commit_id: str | None = None) -> i
     """
     from pypaimon.write.commit_callback import CommitCallback
 
-    class Remember(CommitCallback):  # type: ignore[misc]
+    class Remember(CommitCallback):
         snapshot_id: int | None = None
 
         def call(self, context: Any) -> None:
@@ -146,7 +146,7 @@ def publish(paimon: Any, messages: list[Any], commit_id: str | None = None) -> i
         commit.close()
     if remember.snapshot_id is None:
         raise CommitUnknownError(
-            f"{paimon.identifier.get_full_name()}: the engine reported no snapshot; look for {COMMIT_ID}={commit_id} in snapshots()"
+            f"{paimon.identifier.get_full_name()}: the engine named no snapshot; look for {COMMIT_ID}={commit_id} in snapshots()"
         )
     return remember.snapshot_id
 
@@ -165,7 +165,7 @@ def _find(paimon: Any, commit_id: str, before: int, error: Exception) -> int | N
             snapshot = manager.get_snapshot_by_id(number)
             if snapshot is not None and (snapshot.properties or {}).get(COMMIT_ID) == commit_id:
                 return number
-    except Exception as lookup:
+    except Exception as lookup:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
         raise CommitUnknownError(
             f"{paimon.identifier.get_full_name()}: the commit failed ({cause_line(error)}) and its outcome can't be looked up "
             f"({cause_line(lookup)}); look for {COMMIT_ID}={commit_id} in snapshots() before trying again"

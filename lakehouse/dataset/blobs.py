@@ -1,0 +1,407 @@
+"""One BLOB column of one step: byte ranges to bytes to values, in chunks that run in any thread and any order.
+
+Three kinds of decoder: `Raw` (the bytes are the value); decoders that decode into a given array, such as `Image` (they have
+``shape_of`` and ``decode_into``: each row is decoded straight into its place in the batch); and any other callable
+``(data, rng) -> value``. The result never depends on which thread came first.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lakehouse.dataset.badrows import BadRow
+from lakehouse.dataset.columns import IntArray, as_tensor
+from lakehouse.dataset.memory import Memory
+from lakehouse.dataset.pipeline import Spawn, Stop
+from lakehouse.decode import Raw
+from lakehouse.errors import DecodeError, FetchError, LakehouseError, cause_line
+from lakehouse.fetch import BlobRefs, Fetched, Fetcher, FetchStats
+
+Kind = Literal["raw", "place", "call"]
+
+_MIN_CHUNK_ROWS = 8  # below: handing out tasks costs more than it spreads
+_MAX_CHUNK_ROWS = 32  # above: a step's last chunk leaves other threads idle, and a chunk's bytes pile up
+_RAW_CHUNK_BYTES = 1 << 20  # reads alone are so short that small rows are best read in one go
+_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+
+
+@dataclass
+class Sizes:
+    """What a column's rows weigh, learnt from the rows seen so far; only used to bound memory.
+
+    Attributes:
+        value_bytes: the largest decoded row so far; None before the first.
+        blob_bytes: the largest row of unknown length so far.
+    """
+
+    value_bytes: int | None = None
+    blob_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class BlobColumn:
+    """A BLOB column as one process sees it.
+
+    Attributes:
+        name: the column.
+        refs: byte ranges of all rows of the index.
+        decoder: bytes to value.
+        ragged: values keep their own shapes, in a list.
+        where: index row and column name to its description in errors.
+    """
+
+    name: str
+    refs: BlobRefs
+    decoder: Callable[[Any, Any], Any]
+    ragged: bool
+    where: Callable[[int, str], str]
+    sizes: Sizes
+
+    @property
+    def kind(self) -> Kind:
+        """How the decoder is used."""
+        if isinstance(self.decoder, Raw):
+            return "raw"
+        return "place" if hasattr(self.decoder, "decode_into") and hasattr(self.decoder, "shape_of") else "call"
+
+    @property
+    def sized(self) -> bool:
+        """Whether all rows get one shape, whatever their bytes say."""
+        return getattr(self.decoder, "size", None) is not None
+
+    @property
+    def listed(self) -> bool:
+        """Whether decoded arrays are delivered as a list."""
+        return self.ragged and not self.sized
+
+    def empty_shape(self) -> tuple[int, ...]:
+        """A row's shape where not one row could be read: as the decoder says, or without height and width."""
+        if self.sized:
+            return tuple(self.decoder.shape_of(b""))  # type: ignore[attr-defined]
+        channels = _CHANNELS.get(getattr(self.decoder, "mode", "RGB"), 3)
+        return (channels, 0, 0) if getattr(self.decoder, "layout", "HWC") == "CHW" else (0, 0, channels)
+
+
+class BlobStep:
+    """The column's values for one step.
+
+    Args:
+        column: the column.
+        rows: index rows, int64[b].
+        rng: batch row to its own generator.
+    """
+
+    def __init__(
+        self,
+        column: BlobColumn,
+        rows: IntArray,
+        *,
+        fetcher: Fetcher,
+        memory: Memory,
+        rng: Callable[[int], np.random.Generator],
+        stop: Stop,
+        threads: int,
+    ) -> None:
+        self.column = column
+        self.errors: dict[int, BadRow] = {}  # batch row to its error
+        self.fetched = FetchStats()
+        self.seconds_decoding = 0.0
+        self._rows = rows
+        self._refs = column.refs.take(rows)
+        self._fetcher = fetcher
+        self._memory = memory
+        self._rng = rng
+        self._stop = stop
+        self._threads = threads
+        self._kind = column.kind
+        self._lock = threading.Lock()
+        self._values: list[Any] = [None] * len(rows)  # bytes, or decoded values that have no place in `_out`
+        self._out: torch.Tensor | None = None  # [b, ...]
+        self._places: npt.NDArray[Any] | None = None  # the same memory
+        self._odd: dict[int, Any] = {}  # bytes of rows whose shape is not that of `_out`
+        lengths = self._refs.lengths[self._refs.uri_ids >= 0]
+        self._known_bytes = int(lengths[lengths >= 0].sum(dtype=np.int64))
+        self._unknown = int((lengths < 0).sum())
+
+    # --- bounds --------------------------------------------------------------------------------------------------------
+
+    def cost_bytes(self) -> int | None:
+        """Bytes held while the step is in flight: what is referenced, and what it decodes to."""
+        sizes = self.column.sizes
+        referenced = self._known_bytes + self._unknown * sizes.blob_bytes
+        if self._kind == "raw":
+            return referenced
+        if sizes.value_bytes is None:
+            return None
+        return referenced + len(self._rows) * sizes.value_bytes
+
+    def _learn(self, value_bytes: int) -> None:
+        if self.column.sizes.value_bytes is None or value_bytes > self.column.sizes.value_bytes:
+            self.column.sizes.value_bytes = value_bytes
+
+    def _chunk_rows(self) -> int:
+        b = max(1, len(self._rows))
+        if self._kind == "raw":
+            row_bytes = max(1, self._known_bytes // b)
+            return max(_MIN_CHUNK_ROWS, min(b, _RAW_CHUNK_BYTES // row_bytes))
+        return max(_MIN_CHUNK_ROWS, min(_MAX_CHUNK_ROWS, math.ceil(b / (2 * max(1, self._threads)))))
+
+    # --- tasks ---------------------------------------------------------------------------------------------------------
+
+    def start(self, spawn: Spawn) -> None:
+        """Hand out the work: a fetcher of whole steps is called once, so that it can merge neighbouring ranges."""
+        b, chunk = len(self._rows), self._chunk_rows()
+        spans = [(lo, min(lo + chunk, b)) for lo in range(0, b, chunk)]
+
+        def whole() -> None:
+            values = self._fetch(0, b)
+            for lo, hi in spans:
+                spawn("cpu", lambda lo=lo, hi=hi: self._decode(lo, values[lo:hi]))  # type: ignore[misc]
+
+        if getattr(self._fetcher, "whole_steps", False):
+            spawn("io", whole)
+            return
+        for lo, hi in spans:
+            spawn("cpu", lambda lo=lo, hi=hi: self._decode(lo, self._fetch(lo, hi)))  # type: ignore[misc]
+
+    def _fetch(self, lo: int, hi: int) -> Sequence[Any]:
+        refs = self._refs if hi - lo == len(self._rows) else self._refs.take(np.arange(lo, hi))
+        began = time.perf_counter()
+        try:
+            fetched = self._fetcher.fetch(refs)
+        except FetchError as error:
+            # A fetcher of the user's own may raise for a whole call. One bad range is one bad row all the same.
+            fetched = self._fetch_singly(lo, hi) if hi - lo > 1 else Fetched([error], FetchStats(requests=1))
+        except Exception as error:
+            raise self._mistake("fetching", lo, error) from error
+        if len(fetched.values) != hi - lo:
+            raise LakehouseError(
+                f"{type(self._fetcher).__name__}.fetch returned {len(fetched.values)} values for {hi - lo} references; "
+                "it must return one for each, in order"
+            )
+        seconds = time.perf_counter() - began
+        if self._unknown:
+            longest = max((len(v) for v in fetched.values if v is not None and not isinstance(v, FetchError)), default=0)
+            self.column.sizes.blob_bytes = max(self.column.sizes.blob_bytes, longest)
+        with self._lock:
+            self.fetched = self.fetched + replace(fetched.stats, seconds=seconds)
+        return fetched.values
+
+    def _fetch_singly(self, lo: int, hi: int) -> Fetched:
+        values: list[Any] = []
+        stats = FetchStats()
+        for i in range(lo, hi):
+            try:
+                one = self._fetcher.fetch(self._refs.take(np.array([i])))
+            except FetchError as error:  # noqa: PERF203 - one bad range is one bad row
+                values.append(error)
+            else:
+                values.extend(one.values)
+                stats = stats + one.stats
+        return Fetched(values, stats)
+
+    def _decode(self, lo: int, values: Sequence[Any]) -> None:
+        began = time.perf_counter()
+        if self._kind == "raw":
+            for i, data in enumerate(values, lo):
+                if type(data) is bytes or data is None:
+                    self._values[i] = data
+                elif isinstance(data, FetchError):
+                    self.errors[i] = data
+                else:
+                    self._values[i] = bytes(data)
+            return
+        decode = self._place if self._kind == "place" else self._call
+        for i, data in enumerate(values, lo):
+            if self._stop.asked:
+                return
+            if isinstance(data, FetchError):
+                self.errors[i] = data
+            elif data is None:
+                self.errors[i] = DecodeError("the BLOB is null")
+            else:
+                try:
+                    decode(i, data)
+                except (FetchError, DecodeError) as error:
+                    self.errors[i] = error
+                except Exception as error:
+                    raise self._mistake("decoding", i, error) from error
+        with self._lock:
+            self.seconds_decoding += time.perf_counter() - began
+
+    def _place(self, i: int, data: Any) -> None:
+        decoder: Any = self.column.decoder
+        places = self._places
+        if self.column.listed:
+            array = np.empty(decoder.shape_of(data), np.uint8)
+            decoder.decode_into(data, array)
+            self._values[i] = array
+            self._learn(array.nbytes)
+            return
+        if places is None or not self.column.sized:
+            shape = tuple(decoder.shape_of(data))
+            if places is None:
+                places = self._open(shape)
+            if shape != places.shape[1:]:
+                self._odd[i] = data
+                return
+        decoder.decode_into(data, places[i])
+
+    def _open(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        with self._lock:
+            if self._places is None:
+                self._out = self._memory.tensor((len(self._rows), *shape), torch.uint8)
+                self._learn(math.prod(shape))
+                self._places = self._out.numpy()
+            return self._places
+
+    def _call(self, i: int, data: Any) -> None:
+        rng = self._rng(i) if getattr(self.column.decoder, "needs_rng", True) else None
+        value = self.column.decoder(data, rng)
+        self._learn(_size_bytes(value))
+        self._values[i] = value
+
+    def _mistake(self, doing: str, i: int, error: Exception) -> LakehouseError:
+        what = type(self._fetcher).__name__ if doing == "fetching" else repr(self.column.decoder)[:200]
+        return LakehouseError(
+            f"{self.column.where(int(self._rows[i]), self.column.name)}: {doing} stopped by {cause_line(error)}, raised by "
+            f"{what}. Such an error always stops the run; for bytes that can't be read raise lakehouse.DecodeError "
+            "instead, which follows on_error"
+        )
+
+    # --- result --------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """After all tasks: decide on rows of differing shapes. `errors` is complete afterwards.
+
+        Raises:
+            DecodeError: good rows differ in shape.
+        """
+        if self.column.sizes.value_bytes is None:
+            self.column.sizes.value_bytes = 0  # not one row could be decoded: nothing to wait for
+        if self._odd:
+            self._settle_odd()
+
+    def _settle_odd(self) -> None:
+        """Exact whatever row came first: a broken row's header must neither set the shape nor count as a difference."""
+        decoder: Any = self.column.decoder
+        loose: dict[int, npt.NDArray[Any]] = {}
+        for i, data in sorted(self._odd.items()):
+            try:
+                array = np.empty(decoder.shape_of(data), np.uint8)
+                decoder.decode_into(data, array)
+            except (FetchError, DecodeError) as error:  # noqa: PERF203 - one bad value is one bad row
+                self.errors[i] = error
+            except Exception as error:
+                raise self._mistake("decoding", i, error) from error
+            else:
+                loose[i] = array
+        self._odd.clear()
+        out, self._out = self._out, None
+        shapes = {i: array.shape for i, array in loose.items()}
+        if out is not None:
+            placed = [i for i in range(len(self._rows)) if i not in shapes and i not in self.errors]
+            shapes.update((i, tuple(out.shape[1:])) for i in placed)
+        _check_shapes(self.column, self._rows, shapes)
+        if out is not None and not loose:
+            self._out = out
+        elif loose:  # all rows that set the first shape were broken
+            self._out = self._memory.tensor((len(self._rows), *next(iter(loose.values())).shape), torch.uint8)
+            places = self._out.numpy()
+            for i, array in loose.items():
+                places[i] = array
+
+    def result(self, keep: npt.NDArray[np.intp] | None) -> torch.Tensor | list[Any]:
+        """The batch value.
+
+        Args:
+            keep: batch rows to keep; None: all of them, with zeros in place of bad ones.
+        """
+        if self._kind == "place" and not self.column.listed:
+            return self._placed(keep)
+        picked = np.arange(len(self._rows)) if keep is None else keep
+        if self._kind == "raw":
+            return [self._values[i] for i in picked]
+        good = [k for k, i in enumerate(picked) if i not in self.errors]
+        values = [_plain(self._values[picked[k]]) for k in good]
+        if self.column.listed and (not values or all(isinstance(value, torch.Tensor) for value in values)):
+            empty = torch.zeros(self.column.empty_shape(), dtype=torch.uint8)
+            return _spread(values, good, len(picked), empty)
+        if values and all(isinstance(value, torch.Tensor) for value in values):
+            _check_shapes(self.column, self._rows, {int(picked[k]): tuple(v.shape) for k, v in zip(good, values, strict=True)})
+            return _stacked(self.column, values, good, len(picked), self._memory)
+        if values and all(isinstance(value, (bool, int, float)) for value in values):
+            return torch.tensor(_spread(values, good, len(picked), type(values[0])(0)))
+        return _spread(values, good, len(picked), None)
+
+    def _placed(self, keep: npt.NDArray[np.intp] | None) -> torch.Tensor:
+        out = self._out
+        if out is None:
+            b = len(self._rows) if keep is None else len(keep)
+            return torch.zeros((b, *self.column.empty_shape()), dtype=torch.uint8)
+        if keep is None:
+            for i in self.errors:
+                out[i] = 0
+            return out
+        if len(keep) == len(self._rows):
+            return out
+        kept = self._memory.tensor((len(keep), *out.shape[1:]), out.dtype)
+        np.take(out.numpy(), keep, axis=0, out=kept.numpy())
+        return kept
+
+
+def _check_shapes(column: BlobColumn, rows: IntArray, shapes: dict[int, tuple[int, ...]]) -> None:
+    ordered = sorted(shapes.items())
+    for i, shape in ordered[1:]:
+        first, expected = ordered[0]
+        if shape != expected:
+            raise DecodeError(
+                f"shapes differ within a batch: {column.where(int(rows[first]), column.name)} is {expected}, "
+                f"{column.where(int(rows[i]), column.name)} is {shape}; give Image(size=(height, width)) to have one "
+                "shape, or ragged=True to get lists"
+            )
+
+
+def _size_bytes(value: Any) -> int:
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    return len(value) if isinstance(value, (bytes, bytearray, str)) else 64
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numpy numbers as tensors, anything else as it is."""
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
+        return as_tensor(np.require(value, requirements=["C", "W"]))
+    return value
+
+
+def _spread(values: list[Any], places: list[int], length: int, missing: Any) -> list[Any]:
+    if len(values) == length:
+        return values
+    spread = [missing] * length
+    for k, value in zip(places, values, strict=True):
+        spread[k] = value
+    return spread
+
+
+def _stacked(column: BlobColumn, values: list[Any], places: list[int], length: int, memory: Memory) -> torch.Tensor:
+    """Decoded arrays ``[...]`` as one tensor ``[length, ...]``, zeros where there is none."""
+    kinds = sorted({str(value.dtype) for value in values})
+    if len(kinds) > 1:
+        raise LakehouseError(f"column {column.name}: the decoder returned arrays of different types: {', '.join(kinds)}")
+    out = memory.tensor((length, *values[0].shape), values[0].dtype)
+    if len(values) < length:
+        out.zero_()
+    for k, value in zip(places, values, strict=True):
+        out[k] = value
+    return out

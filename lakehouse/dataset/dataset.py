@@ -1,0 +1,411 @@
+"""`Dataset`: index x order x shard x fetch x decode, as a torch data set of whole batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from lakehouse.dataset import options
+from lakehouse.dataset.badrows import Budget
+from lakehouse.dataset.blobs import BlobColumn, Sizes
+from lakehouse.dataset.columns import ScalarColumn, scalar_column
+from lakehouse.dataset.memory import Memory, Place
+from lakehouse.dataset.pipeline import Pipeline, Stop
+from lakehouse.dataset.state import Identity, Start
+from lakehouse.dataset.steps import OnError, Recipe, Rows, Step, Transform
+from lakehouse.errors import ConfigError, ResumeError
+from lakehouse.fetch import Fetcher, VerifyingFetcher
+from lakehouse.order import Order
+from lakehouse.shard import Shard, step_of, worker_steps
+
+if TYPE_CHECKING:
+    from lakehouse.index import RowIndex
+
+logger = logging.getLogger(__name__)
+
+_IO_THREADS = 4  # they only wait; each fetches a whole step, and the fetcher reads its ranges concurrently
+
+
+class Dataset(IterableDataset[Any]):
+    """The rows of an index as batches, in an order that depends on nothing but ``seed``, ``epoch`` and the position.
+
+    Yields whole batches: dicts in the order of the selected columns. Give it to `Loader`, or to torch's own
+    ``DataLoader(ds, batch_size=None)`` (then call `set_epoch` before each epoch).
+
+    A batch holds, by column type: numbers and booleans as a tensor ``[b]``; fixed-length numeric lists as ``[b, k]``;
+    strings, decimals, dates and instants as lists, null as None; variable-length lists as a list of tensors; structs and
+    maps as a list of dicts; BLOBs by their decoder: `Image` gives uint8 ``[b, H, W, C]``, `Raw` a list of bytes, any other
+    callable ``(data, rng) -> value`` a tensor where its values are arrays of one shape or numbers, else a list. Unsigned
+    integers that torch lacks become the next wider signed type. The tensors belong to the trainer.
+
+    Each process reads and decodes in threads of its own, which begin with an iteration and end with it.
+
+    Args:
+        index: the rows.
+        batch_size: rows per batch and rank; None: single rows, without the first axis.
+        seed: with the epoch, decides the order and all randomness.
+        shuffle: "blocks" (blocks of neighbouring rows, then rows inside a window: fast on any storage), "rows" (any row
+            anywhere), or None (as stored).
+        decode: BLOB column to decoder; others are `Raw`. A decoder is called from several threads. Each value gets a
+            generator with its row's seed, so that an image and its mask are cropped alike.
+        columns: which columns, in which order. Default: all of the index.
+        transform: ``transform(batch, rngs) -> batch``, last; ``rngs[i]`` is the generator of row i, made when asked for.
+            Called for one batch at a time and in order, in another thread than the trainer's.
+        rank: this process among ``world``. Default for both: torch.distributed, else ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
+        world: number of ranks.
+        tail: "drop" (fewer than ``world * batch_size`` rows of an epoch are left out, other ones each epoch) or "pad"
+            (rows are repeated, and a boolean ``valid`` tells them). Equal steps on all ranks either way.
+        on_error: what to do with a row that can't be fetched or decoded. "raise"; "skip" (its batch is shorter); "null"
+            (zeros, None under `Raw`, and a boolean ``<column>_ok``). With the last two a batch has ``_bad``, a list of
+            dicts with row id, column, uri, offset, length and cause. Where no row of a batch can be decoded and the
+            decoder names no size, images are ``[b, 0, 0, C]``. Any other exception always stops the run.
+        max_bad: bad rows allowed in an epoch of one rank: None (no limit), a count (int) or a share (float). Under
+            torch's own DataLoader with worker processes each worker counts for itself; `Loader` counts exactly.
+        ragged: images (and arrays of custom decoders) may differ in shape: they come as a list of tensors, except
+            where the decoder has a ``size``.
+        fill: column to the value that replaces null numbers. Without it a null number is an error.
+        verify: check each BLOB's stored checksum (files of the table itself), at the price of reading 16 bytes more.
+        threads: threads that read and decode, per process. Default: the cores this process may use, at least 2 and at
+            most 8; in worker processes their share of them. 0: none, everything in the caller's thread (for debuggers).
+        prefetch_bytes: bound of the bytes of steps in flight, read plus decoded, per process. One step is always allowed.
+        fetcher: reads byte ranges. Default: the index's own. It is pickled to worker processes.
+
+    Raises:
+        ConfigError: a value outside what is allowed.
+        NotFoundError: a column that does not exist.
+        SchemaError: a reserved column name, or an option that does not fit a column's type.
+
+    Example:
+        >>> ds = Dataset(index, batch_size=64, seed=7, decode={"frame_jpg": Image(size=(224, 224))})  # doctest: +SKIP
+        >>> next(iter(ds))["frame_jpg"].shape  # doctest: +SKIP
+        torch.Size([64, 224, 224, 3])
+    """
+
+    def __init__(
+        self,
+        index: RowIndex,
+        *,
+        batch_size: int | None,
+        seed: int = 0,
+        shuffle: Literal["blocks", "rows"] | None = "blocks",
+        decode: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        columns: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        tail: Literal["drop", "pad"] = "drop",
+        on_error: OnError = "raise",
+        max_bad: float | None = None,
+        ragged: bool = False,
+        fill: Mapping[str, Any] | None = None,
+        verify: bool = False,
+        threads: int | None = None,
+        prefetch_bytes: int = 256 * 1024 * 1024,
+        fetcher: Fetcher | None = None,
+    ) -> None:
+        options.one_of("shuffle", shuffle, ("blocks", "rows", None))
+        options.one_of("tail", tail, ("drop", "pad"))
+        options.one_of("on_error", on_error, ("raise", "skip", "null"))
+        if transform is not None and not callable(transform):
+            raise ConfigError(f"transform must be a function (batch, rngs) -> batch, got {transform!r}")
+        if fetcher is not None and not callable(getattr(fetcher, "fetch", None)):
+            raise ConfigError(f"fetcher must have a method fetch(refs), got {fetcher!r}")
+        self._index = index
+        self._batch_size = None if batch_size is None else options.whole_number("batch_size", batch_size, least=1)
+        self._columns = options.selected_columns(columns, index.schema)
+        self._decoders = options.decoders(decode, self._columns, index.schema, index.blob_columns)
+        self._fill = options.fills(fill, self._columns, index.schema)
+        self._transform = transform
+        self._on_error = on_error
+        self._max_bad = options.bad_limit(max_bad)
+        self._ragged = options.flag("ragged", ragged)
+        self._verify = options.flag("verify", verify)
+        self._threads = None if threads is None else options.whole_number("threads", threads, least=0, most=256)
+        self._prefetch_bytes = options.whole_number("prefetch_bytes", prefetch_bytes, least=1)
+        self._fetcher = fetcher
+        seed = options.whole_number("seed", seed, least=0, most=2**64 - 1)
+        rank, world = options.place(rank, world)
+        self._order = Order(len(index), seed, shuffle)
+        self._shard = Shard(len(index), self._batch_size or 1, world, rank, tail)
+        self._start = Start()
+        self._epoch_requests = 0
+        self._pending: tuple[int, int, int, int] | None = None  # epoch, step, worker and workers of a loaded state
+        self._progress: _Progress | None = None
+        self._process: _Process | None = None
+        if 0 < len(index) < self._shard.global_batch and tail == "drop":
+            logger.warning(
+                "%d rows are fewer than one global batch of %d (world %d x batch size %d): epochs have no steps; "
+                'make the batch smaller or use tail="pad"',
+                len(index), self._shard.global_batch, world, self._shard.batch_size,
+            )  # fmt: skip
+
+    # --- what it is ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Steps per rank and epoch; the same on all ranks."""
+        return self._shard.steps
+
+    @property
+    def index(self) -> RowIndex:
+        """The rows."""
+        return self._index
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows per batch and rank; None: single rows."""
+        return self._batch_size
+
+    @property
+    def seed(self) -> int:
+        """Decides the order, with the epoch."""
+        return self._order.seed
+
+    @property
+    def order(self) -> Order:
+        """Positions to index rows."""
+        return self._order
+
+    @property
+    def shard(self) -> Shard:
+        """Steps to positions."""
+        return self._shard
+
+    @property
+    def identity(self) -> Identity:
+        """What a saved state must agree with."""
+        return Identity(self._index.fingerprint, self.seed, self._order.spec)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter()`` gives."""
+        return self._start.read()[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter()`` gives, here and in worker processes, persistent ones too.
+
+        Call it between epochs. Setting the epoch that a loaded state is in keeps the state's position.
+
+        Raises:
+            ConfigError: no whole number of at least 0.
+        """
+        epoch = options.whole_number("epoch", epoch, least=0)
+        if self._pending is not None and self._pending[0] != epoch:
+            self._pending = None
+        self._start.write(epoch, 0)
+        self._epoch_requests += 1
+
+    @property
+    def epoch_requests(self) -> int:
+        """How often `set_epoch` was called; lets `Loader` see that it was."""
+        return self._epoch_requests
+
+    def budget(self) -> Budget:
+        """A new count of bad rows for one epoch of this rank."""
+        return Budget(self._max_bad, self._shard.steps * self._shard.batch_size)
+
+    def rows_of(self, epoch: int, step: int) -> Rows:
+        """Which rows this rank's step holds. Any step alone costs the same."""
+        positions, valid = self._shard.positions(step)
+        begin = step * self._shard.global_batch + self._shard.rank * self._shard.batch_size
+        if valid.all():
+            rows = self._order.rows(epoch, begin, begin + len(valid))
+        else:
+            rows = self._order.at(epoch, positions % len(self._index))
+        return Rows(step, np.arange(begin, begin + len(valid)), rows, valid)
+
+    # --- iterating -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Batches:
+        """The epoch's batches from its beginning, or from a state that was just loaded.
+
+        In a worker process of torch's DataLoader: the steps that are dealt to this worker.
+        """
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        if self._pending is None:
+            epoch, first = self._start.read()
+        else:
+            epoch, first, *saved = self._pending
+            self._pending = None
+            if saved != [worker, workers]:
+                raise ResumeError(
+                    f"the state is that of worker process {saved[0]} of {saved[1]}, this one is {worker} of {workers}: "
+                    "use the same number of workers, or lakehouse.Loader, whose states fit any number"
+                )
+        self._progress = _Progress(epoch, first, 0, worker, workers)
+        return Batches(self, self._progress)
+
+    def step_at(self, position: int) -> int:
+        """The step that begins at a position of all ranks together; the number of steps at the end of an epoch.
+
+        Raises:
+            ResumeError: no step begins there.
+        """
+        return step_of(position, self._shard.global_batch, self._shard.n, self._shard.tail)
+
+    def steps(self, epoch: int, first: int, *, worker: int = 0, workers: int = 1, pinned: bool = False) -> Pipeline[Step]:
+        """Finished steps of an epoch, for `Loader`.
+
+        Args:
+            epoch: the epoch.
+            first: the step to start from.
+            worker: this process among the worker processes: it makes ``first + worker``, and every ``workers``-th step on.
+            workers: number of worker processes; 1 where the main process does the work.
+            pinned: make tensors in page-locked memory.
+        """
+        in_worker = get_worker_info() is not None
+        # With a transform the decoded arrays need not leave the process.
+        place: Place = "pinned" if pinned else "shared" if in_worker and self._transform is None else "heap"
+        process = self._this_process(place)
+        threads = self._thread_count(workers)
+        stop = Stop()
+        recipe = Recipe(
+            columns=process.columns,
+            row_ids=self._index.row_ids,
+            where=self._index.where,
+            fetcher=process.fetcher,
+            memory=process.memory,
+            seed=self.seed,
+            epoch=epoch,
+            transform=self._transform,
+            on_error=self._on_error,
+            padded=self._shard.tail == "pad",
+            squeezed=self._batch_size is None,
+            pinned=pinned,
+            threads=threads,
+            stop=stop,
+        )
+        which = worker_steps(first, len(self), worker, workers)
+        plan = (Step(recipe, self.rows_of(epoch, step)) for step in which)
+        whole_steps = bool(getattr(process.fetcher, "whole_steps", False))
+        return Pipeline(
+            plan, stop=stop, threads=threads, io_threads=_IO_THREADS if whole_steps else 0, max_bytes=self._prefetch_bytes
+        )
+
+    def _thread_count(self, processes: int) -> int:
+        if self._threads is not None:
+            return self._threads
+        if not self._decoders and self._transform is None:
+            return 0  # taking numbers out of an array is quicker than waking a thread
+        share = len(os.sched_getaffinity(0)) // processes if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(2 if processes == 1 else 1, min(8, share))
+
+    def _this_process(self, place: Place) -> _Process:
+        """Fetcher, memory and column views of this process: none of them may cross a fork."""
+        if self._process is None or self._process.pid != os.getpid() or self._process.place != place:
+            fetcher = None
+            if self._decoders:
+                fetcher = self._fetcher if self._fetcher is not None else self._index.fetcher()
+                fetcher = VerifyingFetcher(fetcher) if self._verify else fetcher
+            self._process = _Process(os.getpid(), place, self._open_columns(), fetcher, Memory(place))
+        return self._process
+
+    def _open_columns(self) -> dict[str, ScalarColumn | BlobColumn]:
+        opened: dict[str, ScalarColumn | BlobColumn] = {}
+        for name in self._columns:
+            if name in self._decoders:
+                decoder = self._decoders[name]
+                opened[name] = BlobColumn(name, self._index.blobs(name), decoder, self._ragged, self._index.where, Sizes())
+            else:
+                opened[name] = scalar_column(name, self._index.column(name), self._fill.get(name), self._index.where)
+        return opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_process": None, "_progress": None}
+
+    # --- torchdata's protocol ------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the latest iteration, for torchdata's StatefulDataLoader.
+
+        It fits the same rank, batch size and number of worker processes. For states that fit any, use `Loader`.
+        """
+        now = self._progress or _Progress(*self._start.read(), 0, 0, 1)
+        return self.identity.state(
+            epoch=now.epoch,
+            # Where all workers together would go on if each had come as far as this one.
+            step=min(now.first + now.done * now.workers, len(self)),
+            worker=now.worker,
+            workers=now.workers,
+            batch_size=self._shard.batch_size,
+            rank=self._shard.rank,
+            world=self._shard.world,
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state at the next ``iter()``.
+
+        Raises:
+            ResumeError: the state is malformed or does not fit.
+        """
+        names = ("epoch", "step", "worker", "workers", "batch_size", "rank", "world")
+        epoch, step, worker, workers, *shard = self.identity.read(state, *names)
+        current = [self._shard.batch_size, self._shard.rank, self._shard.world]
+        if shard != current:
+            raise ResumeError(
+                f"the state was saved with (batch size, rank, world) = {tuple(shard)}, this data set has {tuple(current)}: "
+                "use the same, or lakehouse.Loader, whose states fit others"
+            )
+        self._pending = (epoch, step, worker, workers)
+        if get_worker_info() is None:
+            self._start.write(epoch, 0)
+
+
+@dataclass
+class _Progress:
+    """How far an iteration has come: ``done`` steps of those that this worker makes, counted from ``first``."""
+
+    epoch: int
+    first: int
+    done: int
+    worker: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class _Process:
+    pid: int
+    place: Place
+    columns: Mapping[str, ScalarColumn | BlobColumn]
+    fetcher: Fetcher | None
+    memory: Memory
+
+
+class Batches(Iterator[Any]):
+    """One iteration over a `Dataset`: its batches in order. Threads start with the first ``next()``.
+
+    Counts what it has handed over, so that a state taken between two batches continues right there.
+    """
+
+    def __init__(self, dataset: Dataset, progress: _Progress) -> None:
+        self._dataset = dataset
+        self._progress = progress
+        self._budget = dataset.budget()
+        self._pipeline: Pipeline[Step] | None = None
+
+    def __next__(self) -> Any:
+        if self._pipeline is None:
+            now = self._progress
+            self._pipeline = self._dataset.steps(now.epoch, now.first, worker=now.worker, workers=now.workers)
+        while True:
+            step = next(self._pipeline)
+            self._budget.spend(step.report)
+            self._progress.done += 1
+            batch = step.take_batch()
+            if batch is not None:  # a single row that was skipped
+                return batch
+
+    def close(self) -> None:
+        """Stop the threads; the iteration is over."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_pipeline", None) is not None:
+            self.close()

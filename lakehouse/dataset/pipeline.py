@@ -1,0 +1,280 @@
+"""Runs steps ahead of the trainer, in threads, bounded in bytes, and hands them over strictly in order.
+
+::
+
+    plan ──> start ──> [ tasks: fetch, decode ] ──> finish (one at a time, in step order) ──> next()
+             consumer     io and cpu threads          whichever thread ends the step's last task      consumer
+
+    in flight: started and not yet handed over. Their bytes (referenced + decoded) stay below ``max_bytes``; one step is
+    always allowed, however large.
+
+Threads belong to one iteration. They are daemons, but nothing relies on that: `Pipeline.close` stops and joins them, and
+every pipeline that is still open is closed before the interpreter takes its modules apart.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Generic, Literal, Protocol, TypeVar
+
+from lakehouse.errors import LakehouseError
+
+Lane = Literal["cpu", "io"]
+Task = Callable[[], None]
+Spawn = Callable[[Lane, Task], None]
+
+_JOIN_SECONDS = 5.0  # a read that hangs does not hold up the trainer's exit; its thread is a daemon
+
+
+class Stop:
+    """Asks running tasks to end early; looked at between rows."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+class Work(Protocol):
+    """One step."""
+
+    def cost_bytes(self) -> int | None:
+        """Bytes that the step holds while it is in flight; None while that can't be told."""
+        ...
+
+    def start(self, spawn: Spawn) -> None:
+        """Hands out the step's tasks. A task may spawn more of them."""
+        ...
+
+    def finish(self) -> None:
+        """Runs once all tasks are done, for one step at a time and in step order."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+
+
+class _Job(Generic[W]):
+    __slots__ = ("done", "error", "left", "order", "work")
+
+    def __init__(self, work: W) -> None:
+        self.work = work
+        self.left = 1  # tasks not yet done; the one is `start` itself
+        self.order = 0  # tasks handed out so far
+        self.error: tuple[int, BaseException] | None = None  # of the first task handed out that failed
+        self.done = False
+
+    def fail(self, order: int, error: BaseException) -> None:
+        if self.error is None or order < self.error[0]:
+            self.error = (order, error)
+
+
+class Pipeline(Generic[W]):
+    """An iterator of finished steps.
+
+    Args:
+        steps: the steps to do, in order; drawn by the consumer, only as far as the bounds allow.
+        stop: set when the pipeline closes.
+        threads: threads that decode (and read, for local files), in this process; 0: all in the caller's thread.
+        io_threads: more threads that only wait for bytes, for fetchers that take whole steps.
+        max_bytes: bound of the bytes in flight, in this process.
+        max_steps: bound of the steps in flight; it only matters for steps of few bytes.
+    """
+
+    def __init__(
+        self, steps: Iterator[W], *, stop: Stop, threads: int, io_threads: int = 0, max_bytes: int, max_steps: int = 32
+    ) -> None:
+        self._steps = steps
+        self._stop = stop
+        self._max_bytes = max_bytes
+        self._max_steps = max_steps
+        self._sizes = {"cpu": threads, "io": io_threads}
+        self._queues: dict[str, SimpleQueue[Task | None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._jobs: deque[_Job[W]] = deque()  # in flight, in step order
+        self._unfinished: deque[_Job[W]] = deque()  # those of them whose `finish` has not begun
+        self._finishing = False
+        self._peeked: W | None = None
+        self._exhausted = False
+        self._pid = os.getpid()
+        self.seconds_waiting = 0.0
+
+    def __iter__(self) -> Iterator[W]:
+        return self
+
+    def __next__(self) -> W:
+        if os.getpid() != self._pid:
+            raise LakehouseError(
+                "this iterator was started in another process and its threads did not follow the fork; "
+                "call iter() in the process that reads"
+            )
+        if self._stop.asked:
+            raise StopIteration
+        began = time.perf_counter()
+        try:
+            self._pump()
+            if not self._jobs:
+                self.close()
+                raise StopIteration
+            job = self._jobs[0]
+            while not job.done:
+                with self._changed:
+                    if not job.done:
+                        self._changed.wait()
+                self._pump()  # a step's size may have become known, so that more of them fit
+            self._jobs.popleft()
+            if job.error is not None:
+                self._raise(job)
+            self._pump()  # the threads go on while the trainer is busy
+        except BaseException:
+            self.close()
+            raise
+        self.seconds_waiting += time.perf_counter() - began
+        return job.work
+
+    def close(self) -> None:
+        """Stops and joins the threads. Steps in flight are dropped. Safe to call twice and from any thread."""
+        self._stop.asked = True
+        if os.getpid() != self._pid:  # a forked child has the object, but not its threads, and locks in any state
+            return
+        threads, self._threads = self._threads, []
+        for lane, lane_queue in self._queues.items():
+            for _ in range(self._sizes[lane]):
+                lane_queue.put(None)
+        until = time.monotonic() + _JOIN_SECONDS
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+        self._jobs.clear()
+        self._unfinished.clear()
+        self._peeked = None
+        self._exhausted = True
+
+    def _raise(self, job: _Job[W]) -> None:
+        error = job.error
+        job.error = None
+        try:
+            if error is not None:
+                raise error[1]
+        finally:
+            del error, job  # the traceback would hold this frame, and the frame the error
+
+    def _pump(self) -> None:
+        """Starts as many steps as the bounds allow."""
+        while not self._exhausted and not self._stop.asked:
+            if len(self._jobs) >= self._max_steps:
+                return
+            if self._peeked is None:
+                self._peeked = next(self._steps, None)
+                if self._peeked is None:
+                    self._exhausted = True
+                    return
+            if self._jobs:
+                total_bytes = self._peeked.cost_bytes()
+                for job in self._jobs:
+                    cost_bytes = job.work.cost_bytes()
+                    if total_bytes is None or cost_bytes is None:
+                        return
+                    total_bytes += cost_bytes
+                if total_bytes is None or total_bytes > self._max_bytes:
+                    return
+            work, self._peeked = self._peeked, None
+            self._begin(work)
+            if not self._sizes["cpu"]:
+                return  # without threads a step is done when it has begun: none is done ahead
+
+    def _begin(self, work: W) -> None:
+        job = _Job(work)
+        with self._changed:
+            self._jobs.append(job)
+            self._unfinished.append(job)
+        try:
+            work.start(lambda lane, task: self._spawn(job, lane, task))
+        except BaseException as error:  # noqa: BLE001 - raised where the step is handed over
+            job.fail(-1, error)
+        self._task_done(job)
+
+    def _spawn(self, job: _Job[W], lane: Lane, task: Task) -> None:
+        with self._changed:
+            job.left += 1
+            order = job.order
+            job.order += 1
+
+        def run() -> None:
+            try:
+                if job.error is None and not self._stop.asked:
+                    task()
+            except BaseException as error:  # noqa: BLE001 - raised where the step is handed over
+                with self._changed:
+                    job.fail(order, error)
+            self._task_done(job)
+
+        if not self._sizes["cpu"]:
+            run()
+        else:
+            self._queue(lane if self._sizes[lane] else "cpu").put(run)
+
+    def _task_done(self, job: _Job[W]) -> None:
+        with self._changed:
+            job.left -= 1
+            if job.left:
+                self._changed.notify_all()  # sizes may be known now
+                return
+        while True:
+            with self._changed:
+                if self._finishing or not self._unfinished or self._unfinished[0].left:
+                    return
+                ended = self._unfinished.popleft()
+                self._finishing = True
+            try:
+                if ended.error is None and not self._stop.asked:
+                    ended.work.finish()
+            except BaseException as error:  # noqa: BLE001 - raised where the step is handed over
+                ended.fail(ended.order, error)
+            with self._changed:
+                self._finishing = False
+                ended.done = True
+                self._changed.notify_all()
+
+    def _queue(self, lane: Lane) -> SimpleQueue[Task | None]:
+        """The lane's queue; starts its threads on first use."""
+        if lane not in self._queues:
+            with self._changed:
+                if lane not in self._queues:
+                    lane_queue: SimpleQueue[Task | None] = SimpleQueue()
+                    for i in range(self._sizes[lane]):
+                        thread = threading.Thread(
+                            target=_serve, args=(lane_queue, self._stop), name=f"lakehouse-{lane}-{i}", daemon=True
+                        )
+                        thread.start()
+                        self._threads.append(thread)
+                    self._queues[lane] = lane_queue
+                    _open.add(self)
+        return self._queues[lane]
+
+
+def _serve(tasks: SimpleQueue[Task | None], stop: Stop) -> None:
+    """A thread's life. It knows the queue only, so that a dropped pipeline can be collected."""
+    while (task := tasks.get()) is not None and not stop.asked:
+        task()
+        del task  # or the last step would live until the next one comes
+
+
+# Threads inside a decoder must not meet an interpreter that is being taken apart.
+_open: weakref.WeakSet[Pipeline[Work]] = weakref.WeakSet()
+
+
+def _close_open() -> None:
+    for pipeline in list(_open):
+        pipeline.close()
+
+
+atexit.register(_close_open)
