@@ -138,7 +138,7 @@ def train(warehouse: str, folder: str | Path, *, stop_after: int | None = None, 
         loss.backward()
         optimizer.step()
         log["batches"].append(hashlib.sha256(batch["frame_jpg"].numpy().tobytes()).hexdigest())
-        log["loss"] = float(loss)
+        log["loss"] = loss.item()
         if len(log["batches"]) == stop_after:
             break
     torch.save(model.state_dict(), folder / "model.pt")
@@ -156,7 +156,7 @@ def rows_of(frames: list[tuple[str, bytes]], first: int = 0) -> Iterator[dict[st
     """Rows in the style of nuScenes: real pixels, synthetic metadata."""
     start = datetime(2026, 5, 22, 9, 0, 0)
     for i, (name, data) in enumerate(frames, first):
-        width, height, _mode = image.size_and_mode(data)
+        size = image.size_and_mode(data)
         yield {
             "sample_token": f"{i:04d}-{name}",
             "scene_token": f"scene_{i // 8:03d}",
@@ -164,8 +164,8 @@ def rows_of(frames: list[tuple[str, bytes]], first: int = 0) -> Iterator[dict[st
             "timestamp": start + timedelta(milliseconds=50 * i),
             "ego_speed_kmh": float(20 + (i * 3) % 80),
             "weather": WEATHERS[(i // 6) % len(WEATHERS)],
-            "width": width,
-            "height": height,
+            "width": size["width"],
+            "height": size["height"],
             "frame_jpg": data,
             "thumbnail": image.thumbnail(data),
         }

@@ -246,10 +246,10 @@ class Loader:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise LakehouseError(f"worker processes were asked for while a worker process imports this script; {_GUARD}")
         self._start.write(self._epoch, self._step)
-        if self._torch_loader is None:
-            with warnings.catch_warnings():
-                # torch advises against more workers than cores; the number was the caller's choice.
-                warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+        with warnings.catch_warnings():
+            # torch advises against more workers than cores; the number was the caller's choice.
+            warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+            if self._torch_loader is None:
                 self._torch_loader = DataLoader(
                     _Dealt(self._dataset, self._start),
                     batch_size=None,
@@ -260,10 +260,10 @@ class Loader:
                     pin_memory=self._pinned,
                     multiprocessing_context=self._start_method,
                 )
-        try:
-            return iter(self._torch_loader)
-        except RuntimeError as error:
-            raise self._worker_death(error) from error
+            try:
+                return iter(self._torch_loader)
+            except RuntimeError as error:
+                raise self._worker_death(error) from error
 
     def _worker_death(self, error: RuntimeError) -> LakehouseError:
         self._torch_loader = None

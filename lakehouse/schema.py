@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse.errors import SchemaError
+from lakehouse.errors import SchemaError, cause_line
 
 if TYPE_CHECKING:
     from pypaimon import Schema as PaimonSchema
 
 logger = logging.getLogger(__name__)
 
-# Names that Paimon adds to rows by itself.
+# Names that Paimon adds to rows by itself, and the prefix by which it tells key columns from others.
 RESERVED_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER", "_VALUE_KIND"})
+_KEY_PREFIX = "_KEY_"
 TABLE_UUID_OPTION = "lakehouse.table-uuid"
 REFERENCE_OPTION = "blob-descriptor-field"
 _REFERENCE_KEY = b"lakehouse.reference"
@@ -96,6 +97,8 @@ class Schema:
 
 
 def _declared(name: str, kind: Any) -> pa.Field:
+    if not isinstance(name, str):
+        raise SchemaError(f"a column's name is a string, got {name!r}")
     if isinstance(kind, pa.Field):
         return kind.with_name(name)
     if isinstance(kind, pa.DataType):
@@ -149,8 +152,9 @@ def stored_schema(declared: pa.Schema) -> pa.Schema:
 def _check_name(name: str, seen: set[str]) -> None:
     if not name or name.isspace():
         raise SchemaError("a column's name is blank; give every column a name")
-    if name in RESERVED_COLUMNS:
-        raise SchemaError(f"column {name}: Paimon keeps this name for itself; reserved: {', '.join(sorted(RESERVED_COLUMNS))}")
+    if name in RESERVED_COLUMNS or name.startswith(_KEY_PREFIX):
+        reserved = ", ".join([*sorted(RESERVED_COLUMNS), f"{_KEY_PREFIX}..."])
+        raise SchemaError(f"column {name}: Paimon keeps this name for itself; reserved: {reserved}")
     if name in seen:
         raise SchemaError(f"column {name} is declared twice; column names must be unique")
     seen.add(name)
@@ -164,10 +168,13 @@ def stored_type(kind: pa.DataType, column: str) -> pa.DataType:
     """
     if pa.types.is_large_binary(kind):
         return kind
-    return _stored(kind, column, column)
+    if pa.types.is_fixed_size_list(kind) and kind.list_size and any(test(kind.value_type) for test in _VECTOR_VALUES):
+        # Without nullability of its values: a vector holds no nulls at all, which `Table.append` sees to.
+        return pa.list_(kind.value_type, kind.list_size)
+    return _stored(kind, column)
 
 
-def _stored(kind: pa.DataType, column: str, path: str) -> pa.DataType:
+def _stored(kind: pa.DataType, path: str) -> pa.DataType:
     types = pa.types
     if types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
         return kind
@@ -197,24 +204,22 @@ def _stored(kind: pa.DataType, column: str, path: str) -> pa.DataType:
         return pa.date32()
     if types.is_time(kind):
         return pa.time32("ms")
-    if types.is_dictionary(kind):
-        return _stored(kind.value_type, column, path)
-    if types.is_run_end_encoded(kind):
-        return _stored(kind.value_type, column, path)
-    if types.is_fixed_size_list(kind) and any(test(kind.value_type) for test in _VECTOR_VALUES):
-        return pa.list_(kind.value_type, kind.list_size)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _stored(kind.value_type, path)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         item = kind.value_field
-        return pa.list_(pa.field("item", _stored(item.type, column, f"{path}[]"), nullable=item.nullable))
+        return pa.list_(pa.field("item", _stored(item.type, f"{path}[]"), nullable=item.nullable))
     if types.is_struct(kind):
         if not kind.num_fields:
             raise _refused(path, kind, "an empty struct can't be stored")
+        if len({item.name for item in kind}) < kind.num_fields:
+            raise _refused(path, kind, "two fields have one name; rename one of them")
         if {item.name for item in kind} == {"value", "metadata"}:
             raise _refused(path, kind, "Paimon takes a struct of value and metadata for a VARIANT; rename one of the two")
-        return pa.struct([pa.field(i.name, _stored(i.type, column, f"{path}.{i.name}"), nullable=i.nullable) for i in kind])
+        return pa.struct([pa.field(i.name, _stored(i.type, f"{path}.{i.name}"), nullable=i.nullable) for i in kind])
     if types.is_map(kind):
-        key = pa.field("key", _stored(kind.key_type, column, f"{path}{{key}}"), nullable=False)
-        item = pa.field("value", _stored(kind.item_type, column, f"{path}{{value}}"), nullable=kind.item_field.nullable)
+        key = pa.field("key", _stored(kind.key_type, f"{path}{{key}}"), nullable=False)
+        item = pa.field("value", _stored(kind.item_type, f"{path}{{value}}"), nullable=kind.item_field.nullable)
         return pa.map_(key, item)
     if types.is_null(kind):
         raise _refused(path, kind, "a column of nulls has no type: declare the type that its values will have")
@@ -233,12 +238,14 @@ def table_options(options: Mapping[str, Any] | None, references: Iterable[str], 
         SchemaError: the user's contradict one that every table of this package needs.
     """
     merged = dict(TABLE_OPTIONS)
+    if not isinstance(options, (Mapping, type(None))):
+        raise SchemaError(f"options is a mapping of Paimon table options, got {type(options).__name__}")
     for key, value in (options or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key in _FIXED_OPTIONS and text != TABLE_OPTIONS[key]:
             raise SchemaError(f"option {key}={text}: tables with BLOB columns and row ids need {key}={TABLE_OPTIONS[key]}")
         merged[str(key)] = text
-    if names := sorted(references):
+    if names := sorted({*references, *filter(None, merged.get(REFERENCE_OPTION, "").split(","))}):
         if any("," in name for name in names):
             raise SchemaError("a column declared by reference can't have a comma in its name: Paimon lists them by commas")
         merged[REFERENCE_OPTION] = ",".join(names)
@@ -258,6 +265,17 @@ def paimon_schema(
 
     stored = stored_schema(declared)
     references = [item.name for item in declared if (item.metadata or {}).get(_REFERENCE_KEY) == b"true"]
+    keys = _partition_keys(stored, partition_by)
+    merged = table_options(options, references, uuid)
+    try:
+        return PaimonSchema.from_pyarrow_schema(stored, partition_keys=keys, options=merged)
+    except ValueError as error:
+        raise SchemaError(f"Paimon refuses this schema: {cause_line(error)}") from error
+
+
+def _partition_keys(stored: pa.Schema, partition_by: Iterable[str]) -> list[str]:
+    if not isinstance(partition_by, Iterable):
+        raise SchemaError(f"partition_by is a list of column names, got {partition_by!r}")
     keys = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     for key in keys:
         if key not in stored.names:
@@ -265,11 +283,13 @@ def paimon_schema(
         kind = stored.field(key).type
         if pa.types.is_nested(kind) or pa.types.is_large_binary(kind):
             raise SchemaError(f"column {key}: {kind} can't be a partition key; use a string, number, date or timestamp")
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            raise SchemaError(f"column {key}: Paimon cuts partition keys to microseconds; declare timestamp('us')")
     if len(set(keys)) != len(keys):
         raise SchemaError(f"partition_by repeats a column: {', '.join(keys)}")
     if len(keys) == len(stored):
         raise SchemaError("every column is a partition key; at least one column must hold data")
-    return PaimonSchema.from_pyarrow_schema(stored, partition_keys=keys, options=table_options(options, references, uuid))
+    return keys
 
 
 @dataclass(frozen=True)

@@ -519,11 +519,29 @@ def test_threads_do_not_disturb_each_other() -> None:
     np.testing.assert_array_equal(batch, np.stack(expected * 8))
 
 
-def test_importing_loads_no_decoder() -> None:
-    code = "import sys, lakehouse.decode; print([name for name in ('PIL', 'simplejpeg', 'torch') if name in sys.modules])"
+def in_new_process(code: str) -> str:
     root = Path(__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_importing_loads_no_decoder() -> None:
+    code = "import sys, lakehouse.decode; print([name for name in ('PIL', 'simplejpeg', 'torch') if name in sys.modules])"
+    assert in_new_process(code) == "[]"
+
+
+def test_first_use_by_several_threads(tmp_path: Path) -> None:
+    """Pillow's own lazy loading of formats fails now and then when threads come first."""
+    for number, kind in enumerate(("PNG", "WEBP", "TIFF", "GIF", "BMP", "JPEG")):
+        (tmp_path / str(number)).write_bytes(encoded(SCENE.convert("CMYK") if kind == "JPEG" else SCENE, kind))
+    code = f"""
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from lakehouse.decode import Image
+files = [path.read_bytes() for path in sorted(Path({str(tmp_path)!r}).iterdir())] * 4
+print({{array.shape for array in ThreadPoolExecutor(24).map(Image(), files)}})
+"""
+    assert in_new_process(code) == "{(108, 192, 3)}"
 
 
 def test_png_with_a_broken_checksum_is_an_error() -> None:

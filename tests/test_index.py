@@ -299,7 +299,7 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         return good[:start] + packed + struct.pack("<II8s", len(packed), zlib.crc32(packed), b"LHINDEX1")
 
     load(with_header({}))
-    for data in (b"", b"x" * 100, good[:-1], good[: len(good) // 2], good[8:], good[:start] + b"{" + good[start + 1 :]):
+    for data in (b"", b"x" * 100, good[:-1], good[: len(good) // 2], good[8:], good[:start] + b"X" + good[start + 1 :]):
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):
             load(data)
     for change in (

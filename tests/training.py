@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,9 @@ from lakehouse.dataset import Dataset
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, Source
 from lakehouse.loader import Loader
+
+# Worker processes under forkserver then need not import torch each.
+multiprocessing.get_context("forkserver").set_forkserver_preload(["lakehouse.loader"])
 
 MAGIC = struct.pack("<I", 1481511375)
 

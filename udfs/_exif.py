@@ -19,7 +19,7 @@ _LEFT_OUT = {0x014A, 0x8769, 0x8825, 0xA005, 0x927C, 0xC4A5, 0x0201, 0x0202, 0x0
 _MAX_VALUE_BYTES = 4096
 
 # TIFF 6.0, field types: struct format of one value.
-_FORMATS = {1: "B", 3: "H", 4: "I", 5: "II", 6: "b", 8: "h", 9: "i", 10: "ii", 11: "f", 12: "d"}
+_FORMATS = {1: "B", 3: "H", 4: "I", 5: "II", 6: "b", 8: "h", 9: "i", 10: "ii", 11: "f", 12: "d", 13: "I"}
 _TEXT, _UNDEFINED = 2, 7
 
 

@@ -72,6 +72,8 @@ class Face(Generic[T]):
     ``key``: what an error calls the row beside its position in its batch; an expression such as ``col("sample_token")``.
     """
 
+    __name__: str
+
     def __init__(
         self,
         compute: Callable[..., T],

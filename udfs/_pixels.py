@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import struct
@@ -16,10 +17,23 @@ if TYPE_CHECKING:
     from PIL.Image import Transpose
     from PIL.ImageFile import ImageFile
 
-# Never a format that starts a program, as EPS does.
-_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "MPO")
-_COLORS = {"L": "GRAY", "RGB": "RGB", "RGBA": "RGBA"}
-MODES = tuple(_COLORS)
+MODES = ("RGB", "L", "RGBA")
+# A small file may unfold to gigabytes. Twice Pillow's warning limit: half a gigabyte of RGB.
+MAX_PIXELS = 178_956_970
+
+# Offset and bytes that name a format. Never one that starts a program, as EPS does.
+_SIGNATURES = (
+    (0, b"\xff\xd8\xff", "JPEG"),  # MPO too: a JPEG with more pictures behind it
+    (0, b"\x89PNG\r\n\x1a\n", "PNG"),
+    (8, b"WEBP", "WEBP"),
+    (0, b"II*\0", "TIFF"),
+    (0, b"MM\0*", "TIFF"),
+    (0, b"II+\0", "TIFF"),
+    (0, b"MM\0+", "TIFF"),
+    (0, b"BM", "BMP"),
+    (0, b"GIF87a", "GIF"),
+    (0, b"GIF89a", "GIF"),
+)
 # libjpeg's warnings after which pixels are missing or wrong; Pillow swallows them.
 _DAMAGE = re.compile(r"premature end|bad huffman|bad arithmetic|instead of RST", re.IGNORECASE)
 
@@ -27,17 +41,38 @@ _DAMAGE = re.compile(r"premature end|bad huffman|bad arithmetic|instead of RST",
 def open_header(data: bytes) -> ImageFile:
     """Read a picture's header.
 
-    Raises:
-        MediaError: not a picture of a known format, or more pixels than Pillow's limit allows.
-    """
-    from PIL import Image, UnidentifiedImageError
+    Not by `PIL.Image.open`: it loads its formats on first use, which fails now and then when several threads come first,
+    and it warns of pictures that are large but allowed.
 
+    Raises:
+        MediaError: not a picture of a known format, or more than `MAX_PIXELS`.
+    """
+    kind = next((name for offset, signature, name in _SIGNATURES if data.startswith(signature, offset)), None)
+    if kind is None:
+        known = ", ".join(dict.fromkeys(name for *_, name in _SIGNATURES))
+        raise MediaError(f"{described(data)} is no picture: expected one of {known}")
     try:
-        return Image.open(io.BytesIO(data), formats=_FORMATS)
-    except UnidentifiedImageError as error:
-        raise MediaError(f"{described(data)} is no picture: expected one of {', '.join(_FORMATS)}") from error
+        image = _classes()[kind](io.BytesIO(data))
     except _errors() as error:
         raise _damaged(data, error) from error
+    width, height = image.size
+    if height * width > MAX_PIXELS:
+        raise MediaError(f"a picture of {len(data)} bytes unfolds to {height} x {width} pixels: the limit is {MAX_PIXELS}")
+    return image
+
+
+@functools.cache
+def _classes() -> dict[str, type[ImageFile]]:
+    from PIL import BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+    return {
+        "JPEG": JpegImagePlugin.JpegImageFile,
+        "PNG": PngImagePlugin.PngImageFile,
+        "WEBP": WebPImagePlugin.WebPImageFile,
+        "TIFF": TiffImagePlugin.TiffImageFile,
+        "BMP": BmpImagePlugin.BmpImageFile,
+        "GIF": GifImagePlugin.GifImageFile,
+    }
 
 
 def upright_size(image: ImageFile, data: bytes) -> tuple[int, int]:
@@ -65,13 +100,13 @@ def picture(data: bytes, mode: str, *, at_least: tuple[int, int] | None = None) 
     turn = 1 if stored.format == "TIFF" else _exif.orientation(data)
     height, width = (at_least[::-1] if turn >= 5 else at_least) if at_least else (0, 0)
     image: PILImage.Image | None = None
-    if stored.format in ("JPEG", "MPO") and stored.mode in ("L", "RGB"):
+    if stored.format == "JPEG" and stored.mode in ("L", "RGB"):
         import simplejpeg
 
         try:
             # A scale above 5/8 takes longer than decoding everything.
             pixels = simplejpeg.decode_jpeg(
-                data, _COLORS[mode], min_height=height, min_width=width, min_factor=1.5 if at_least else 1
+                data, "GRAY" if mode == "L" else mode, min_height=height, min_width=width, min_factor=1.5 if at_least else 1
             )
         except ValueError as error:
             if _DAMAGE.search(str(error)):

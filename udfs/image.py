@@ -38,8 +38,7 @@ def size_and_mode(data: bytes) -> dict[str, Any]:
     """
     with _pixels.open_header(data) as image:
         height, width = _pixels.upright_size(image, data)
-        kind = "JPEG" if image.format == "MPO" else image.format
-        return {"height": height, "width": width, "mode": image.mode, "format": kind}
+        return {"height": height, "width": width, "mode": image.mode, "format": image.format}
 
 
 def _check_mode(mode: str) -> None:

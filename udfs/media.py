@@ -6,7 +6,6 @@ Each function takes bytes, a ``daft.File``, None, or a Daft expression over a bi
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import zlib
@@ -74,7 +73,10 @@ def content_type(data: bytes) -> str:
     Text is ``"text/plain"``, no bytes at all ``"application/x-empty"``, anything unknown ``"application/octet-stream"``;
     no value is an error.
     """
-    head = data[:_HEAD_BYTES]
+    return _kind(data[:_HEAD_BYTES])
+
+
+def _kind(head: bytes) -> str:
     if not head:
         return "application/x-empty"
     riff = head.startswith(b"RIFF")
@@ -114,7 +116,8 @@ def checksum(data: bytes, *, algorithm: str = "sha256") -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-_to_json = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False)
+def _to_json(found: dict[str, Any]) -> str:
+    return json.dumps(found, ensure_ascii=False, allow_nan=False)
 
 
 @face(lambda types, _: types.string(), to_column=_to_json, threads=False, batch_rows=256)
@@ -123,12 +126,11 @@ def exif(data: bytes) -> dict[str, Any]:
 
     Fractions become numbers (None for a zero denominator, which cameras write for "unknown"); bytes become text where
     they are readable, else hex digits. Thumbnails and the makers' private notes are left out. A picture without EXIF gives
-    ``{}``; of a damaged block, what can be read. Anything but a picture (or another file that a camera writes) is an
-    error.
+    ``{}``; of a damaged block, what can be read. Anything but a picture is an error.
 
     Returns:
         A dict; in Daft a string of JSON.
     """
-    if not content_type(data).startswith("image/"):
+    if not _kind(data[:_HEAD_BYTES]).startswith("image/"):
         raise MediaError(f"{described(data)} is no picture")
     return _exif.read(data)

@@ -16,7 +16,7 @@ import numpy as np
 
 from lakehouse.errors import FetchError, cause_line
 from lakehouse.fetch.process import PerProcess
-from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, FetchStats, Value, unread
+from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, FetchStats, Value, range_text, unread
 
 MAX_FILES = 128
 # Linux reads at most 2 GiB - 4 KiB a call.
@@ -101,7 +101,7 @@ class LocalFetcher:
                     fd, size = file.fd, file.size
                 except _UNREADABLE as error:
                     trouble = error.with_traceback(None)  # its frames would keep this call's values alive
-            if 0 <= offset and 0 < length <= size - offset:
+            if offset >= 0 and 0 < length <= size - offset:
                 requests += 1
                 try:
                     data = pread(fd, length, offset)
@@ -220,9 +220,9 @@ def _short(ref: BlobRef, got: int, size: int) -> FetchError:
     return unread(ref, f"got {got} bytes, expected {expected}: the file holds {size}", _RESTORE)
 
 
-def _failed(ref: BlobRef, error: BaseException | None) -> Value:
+def _failed(ref: BlobRef, error: BaseException | None) -> bytes | FetchError:
     if isinstance(error, FetchError):  # `path_of` refused
-        return FetchError(f"can't read {ref.uri} {ref.offset}+{ref.length}: {error}")
+        return FetchError(f"can't read {ref.uri} {range_text(ref.offset, ref.length)}: {error}")
     if ref.length == 0 and ref.offset >= 0:
         return b""
     advice = _ADVICE.get(getattr(error, "errno", None) or 0, "see the cause")

@@ -70,21 +70,21 @@ class Roots:
         return decision
 
     def _check(self, uri: str) -> str | FetchError:
-        found = uri
+        leads = ""
         if is_local(uri):
             try:
-                found = os.path.realpath(local_path(uri))
+                path = local_path(uri)
+                found = os.path.realpath(path)
             except (OSError, ValueError) as error:
                 return FetchError(f"{cause_line(error)}; correct the reference")
-            allowed = any(_below(found, folder) for folder in self._folders)
-        else:
-            allowed = self._holds(uri)
-        if allowed:
-            return found
-        leads = f" (it leads to {found})" if found != uri and not found.endswith(uri.lstrip("/")) else ""
+            if any(_below(found, folder) for folder in self._folders):
+                return found
+            leads = f" (it leads to {found})" if found != path else ""
+        elif self._holds(uri):
+            return uri
         return FetchError(
-            f"it lies outside{leads} the table's folder {self.root or '(none)'} and the catalog's blob_roots "
-            f"{list(self.roots)}; if you trust it, add its folder to blob_roots in the catalog's configuration"
+            f"it lies outside the table's folder {self.root or '(none)'} and the catalog's blob_roots "
+            f"{list(self.roots)}{leads}; if you trust it, add its folder to blob_roots in the catalog's configuration"
         )
 
     def _holds(self, url: str) -> bool:

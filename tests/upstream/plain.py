@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.string()), 
 # What the Python writer needs for BLOB columns; everything else stays at upstream's defaults.
 OPTIONS = {"bucket": "-1", "file.format": "parquet", "row-tracking.enabled": "true", "data-evolution.enabled": "true"}
 WITH_DELETES = {"deletion-vectors.enabled": "true"}
-
-_START_S = 60.0  # for a child to import Daft on a busy machine
 
 
 def row(i: int, **changes: Any) -> dict[str, Any]:
@@ -73,7 +74,9 @@ def plain(
     """A new table, with ``rows`` in one commit."""
     made = Plain(warehouse, schema, {"warehouse": str(warehouse), **(catalog_options or {})})
     made.catalog.create_database("default", True)
-    kept = pypaimon.Schema.from_pyarrow_schema(schema, partition_keys=list(partition_by), options={**OPTIONS, **(options or {})})
+    kept = pypaimon.Schema.from_pyarrow_schema(
+        schema, partition_keys=list(partition_by), options={**OPTIONS, **(options or {})}
+    )
     made.catalog.create_table(NAME, kept, False)
     if rows:
         append(made.table, rows, schema)
@@ -107,19 +110,49 @@ def files(table: Any) -> list[Any]:
     return [file for split in table.new_read_builder().new_scan().plan().splits() for file in split.files]
 
 
+@contextlib.contextmanager
+def leaking() -> Iterator[None]:
+    """For a failure after which upstream leaves files open: they are closed here, so that no later test gets the warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+@contextlib.contextmanager
+def few_files(more: int) -> Iterator[None]:
+    """Let this process open just so many more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    fillers = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while fillers[-1] < highest:  # the limit is on the number, so those below must be taken
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1 + more, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+
+
 def hangs(program: str, *arguments: str, after_s: float = 3.0) -> bool:
-    """Whether a program that has printed a line is still running ``after_s`` later. It is ended either way."""
+    """Whether a program that has printed a line is still running ``after_s`` later. It is ended either way.
+
+    Raises:
+        AssertionError: it failed, before that line or after it.
+    """
     command = [sys.executable, "-c", program, *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
         assert child.stdout is not None
         try:
-            if not child.stdout.readline():
-                raise AssertionError(f"the child ended before it was ready: {child.communicate(timeout=_START_S)[1]}")
-            child.wait(after_s)
+            child.stdout.readline()
+            _, said = child.communicate(timeout=after_s)
         except subprocess.TimeoutExpired:
             return True
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # what the child forked, too
-        return False
+    assert child.returncode == 0, said
+    return False

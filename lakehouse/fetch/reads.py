@@ -1,0 +1,218 @@
+"""Runs a set of requests: at most so many at a time, repeated when that may help, none waited for beyond its time limit."""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lakehouse.errors import cause_line
+from lakehouse.fetch.pool import Job, Pool
+from lakehouse.fetch.refs import TO_END, range_text
+from lakehouse.fetch.retry import RETRIED, Verdict, backoff_s, classify, is_mistake
+
+# (uri, offset, length) -> those bytes; length -1: to the end. Fewer bytes than asked only where the object ends.
+ReadRange: TypeAlias = Callable[[str, int, int], "bytes | bytearray | memoryview"]
+
+# Not the module's own generator: drawing from that would change what a seeded training program draws.
+_JITTER = random.SystemRandom()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How requests are run.
+
+    Attributes:
+        timeout_s: per try.
+        retries: further tries after the first.
+        backoff_s: upper end of the wait before the first retry; it doubles with each.
+    """
+
+    timeout_s: float
+    retries: int
+    backoff_s: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """One range to ask for."""
+
+    uri: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request got no answer.
+
+    Attributes:
+        verdict: what kind of failure the last one was.
+        why: in one line.
+        error: the last one; None: the answers were short.
+        prefix: the longest short answer.
+    """
+
+    verdict: Verdict
+    why: str
+    error: BaseException | None
+    prefix: bytes = b""
+
+
+Answer: TypeAlias = "bytes | Failure"
+
+
+@dataclass
+class Tally:
+    """What a fetch has cost so far."""
+
+    requests: int = 0
+    bytes_fetched: int = 0
+    retries: int = 0
+
+
+def run_requests(requests: Sequence[Request], read_range: ReadRange, pool: Pool, policy: Policy, tally: Tally) -> list[Answer]:
+    """The answers, in the order of the requests.
+
+    Raises:
+        Exception: what ``read_range`` raised, where it tells of a mistake in a program, not of one read.
+    """
+    if not requests:
+        return []
+    run = _Run(requests, read_range, pool, policy, tally)
+    return run.answers()
+
+
+class _Try(Job):
+    """One call of ``read_range``."""
+
+    def __init__(self, index: int, request: Request, read_range: ReadRange, done: queue.SimpleQueue[_Try]) -> None:
+        super().__init__()
+        self.index = index
+        self.data = b""
+        self.error: BaseException | None = None
+        self.unwanted = False
+        self._request = request
+        self._read_range = read_range
+        self._done = done
+
+    def run(self) -> None:
+        if self.unwanted:
+            return
+        try:
+            data = self._read_range(self._request.uri, self._request.offset, self._request.length)
+            self.data = data if isinstance(data, bytes) else bytes(memoryview(data))
+        except BaseException as error:  # noqa: BLE001 - it is raised or reported where the answer is waited for
+            self.error = error
+
+    def deliver(self) -> None:
+        self._done.put(self)
+
+
+class _Run:
+    """The state of one `run_requests`; used by the calling thread alone."""
+
+    def __init__(self, requests: Sequence[Request], read_range: ReadRange, pool: Pool, policy: Policy, tally: Tally) -> None:
+        self._requests = requests
+        self._read_range = read_range
+        self._pool = pool
+        self._policy = policy
+        self._tally = tally
+        self._answers: list[Answer | None] = [None] * len(requests)
+        self._waiting = deque(range(len(requests)))
+        self._later: list[tuple[float, int]] = []  # heap of (when to try again, request)
+        self._running: set[_Try] = set()
+        self._done: queue.SimpleQueue[_Try] = queue.SimpleQueue()
+        self._tries = [0] * len(requests)
+        self._prefixes: dict[int, bytes] = {}
+        self._check_at_s = 0.0  # no running try reaches its time limit before this
+
+    def answers(self) -> list[Answer]:
+        try:
+            while self._waiting or self._later or self._running:
+                self._begin()
+                self._wait()
+        finally:
+            for attempt in self._running:
+                attempt.unwanted = True
+        return [answer for answer in self._answers if answer is not None]
+
+    def _begin(self) -> None:
+        now_s = time.monotonic()
+        while self._later and self._later[0][0] <= now_s:
+            self._waiting.append(heapq.heappop(self._later)[1])
+        while self._waiting and len(self._running) < self._pool.threads:
+            index = self._waiting.popleft()
+            attempt = _Try(index, self._requests[index], self._read_range, self._done)
+            if not self._pool.submit(attempt):
+                why = f"{self._pool.hanging} earlier reads of this process never returned"
+                self._answers[index] = Failure("transient", why, None)
+                continue
+            self._tally.requests += 1
+            self._tally.retries += self._tries[index] > 0
+            self._tries[index] += 1
+            if not self._running:
+                self._check_at_s = now_s + self._policy.timeout_s
+            self._running.add(attempt)
+
+    def _wait(self) -> None:
+        wake_s = [self._check_at_s] if self._running else []
+        wake_s += [self._later[0][0]] if self._later else []
+        if not wake_s:
+            return
+        try:
+            attempt = self._done.get(timeout=max(min(wake_s) - time.monotonic(), 0.0))
+        except queue.Empty:
+            pass
+        else:
+            self._running.discard(attempt)
+            self._settle(attempt)
+        if self._running and time.monotonic() >= self._check_at_s:
+            self._give_up_late_ones()
+
+    def _give_up_late_ones(self) -> None:
+        now_s = time.monotonic()
+        limit_s = self._policy.timeout_s
+        self._check_at_s = now_s + limit_s
+        for attempt in list(self._running):
+            started_s = attempt.started_s
+            if started_s is None:
+                continue  # it waits for a thread, which is not the store's fault
+            if now_s - started_s < limit_s:
+                self._check_at_s = min(self._check_at_s, started_s + limit_s)
+            elif self._pool.abandon(attempt):
+                self._running.discard(attempt)
+                late = TimeoutError(f"no answer within {limit_s:g} s")
+                self._fail(attempt.index, "transient", cause_line(late), late)
+
+    def _settle(self, attempt: _Try) -> None:
+        index, error = attempt.index, attempt.error
+        request = self._requests[index]
+        if error is not None:
+            if is_mistake(error):
+                raise error
+            self._fail(index, classify(error), cause_line(error), error)
+            return
+        got = len(attempt.data)
+        self._tally.bytes_fetched += got
+        if request.length in (TO_END, got):
+            self._answers[index] = attempt.data
+            return
+        if len(self._prefixes.get(index, b"")) < got < request.length:
+            self._prefixes[index] = attempt.data
+        asked = range_text(request.offset, request.length)
+        self._fail(index, "short", f"got {got} bytes, expected {request.length} (asked for {asked})", None)
+
+    def _fail(self, index: int, verdict: Verdict, why: str, error: BaseException | None) -> None:
+        retry = self._tries[index] - 1
+        if verdict in RETRIED and retry < self._policy.retries:
+            due_s = time.monotonic() + backoff_s(retry, self._policy.backoff_s, _JITTER)
+            heapq.heappush(self._later, (due_s, index))
+            return
+        times = f" (tried {self._tries[index]} times)" if self._tries[index] > 1 else ""
+        self._answers[index] = Failure(verdict, why + times, error, self._prefixes.get(index, b""))
