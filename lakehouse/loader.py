@@ -263,7 +263,7 @@ class Loader:
             try:
                 return iter(self._torch_loader)
             except RuntimeError as error:
-                raise self._worker_death(error) from error
+                raise self._worker_death(error) from None
 
     def _worker_death(self, error: RuntimeError) -> LakehouseError:
         self._torch_loader = None
@@ -278,10 +278,14 @@ class Loader:
             began = time.perf_counter()
             try:
                 step, batch, report = next(source)
-            except RuntimeError as error:
-                if "DataLoader worker" in str(error) and not isinstance(error, LakehouseError):
-                    raise self._worker_death(error) from error
-                raise
+            except Exception as error:
+                if not self._workers or isinstance(error, StopIteration):
+                    raise
+                if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+                    raise self._worker_death(error) from None
+                # The worker's traceback is in the text. This process's own would tie torch's iterator into a cycle, and
+                # when the garbage collector takes it apart, each worker process is waited for in vain for 5 seconds.
+                raise error.with_traceback(None) from None
             if step != self._step:
                 raise LakehouseError(f"step {step} came where step {self._step} of epoch {self._epoch} was due")
             budget.spend(report)

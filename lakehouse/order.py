@@ -11,7 +11,7 @@ Three orders of the ``n`` rows of an index, each an exact bijection of positions
 "blocks" is for storage: a window reads 64 runs of neighbouring rows instead of 16,384 single ones, and what is written together
 is not trained on together. Where one window holds all rows (``n <= 16,384`` by default) it is a full shuffle. In longer orders
 each window mixes the rows of 64 blocks drawn from the whole index; the last two windows share what is left, so that they hold
-33 blocks or more, never a lonely one whose neighbouring rows would fill the last batches. A short block may land anywhere.
+32 blocks or more, never a lonely one whose neighbouring rows would fill the last batches. A short block may land anywhere.
 
 What random means here. A choice depends on nothing but (seed, epoch, which window), and the bits behind it are PCG64's, seeded
 by a `SeedSequence` over fixed-width words: ``SeedSequence([seed, epoch])`` itself takes (2**32, 5) and (0, 1 + 5 * 2**32) for
@@ -131,9 +131,7 @@ class Order:
         return np.concatenate(parts)
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> Ints:
-        """The index rows at any positions, repeated ones too.
-
-        Positions of one window cost that window once, however they are scattered.
+        """The index rows at any positions, repeated ones too; scattered ones cost each window that they touch once.
 
         Args:
             epoch: 0 or more.
@@ -178,7 +176,7 @@ class Order:
         return found
 
     def _window_at(self, epoch: int, position: int) -> tuple[int, Ints]:
-        """The window that holds a position: its first position and its rows in order (read-only)."""
+        """The window that holds a position: its first position, and its rows in order, not to be written to."""
         if self.shuffle == "rows":
             size = self.n if self.n <= _TABLE_ITEMS else _CHUNK_ROWS
             first = position - position % size
@@ -400,8 +398,6 @@ class _Recent(Generic[_Value]):
             if known == key:
                 return value
         value = make()
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False  # it is handed out again
         self._entries = ((key, value), *self._entries[: self._limit - 1])
         return value
 

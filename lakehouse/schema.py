@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse.errors import SchemaError, cause_line
+from lakehouse.errors import NotFoundError, SchemaError, cause_line
 
 if TYPE_CHECKING:
     from pypaimon import Schema as PaimonSchema
@@ -340,3 +341,19 @@ def _holds_blobs(kind: pa.DataType) -> bool:
     return (pa.types.is_list(kind) and _holds_blobs(kind.value_type)) or (
         pa.types.is_map(kind) and _holds_blobs(kind.item_type)
     )
+
+
+def known_columns(names: Iterable[str], schema: pa.Schema) -> None:
+    """Check that columns exist.
+
+    Raises:
+        NotFoundError: naming the nearest column and listing all.
+    """
+    for name in sorted(map(str, names)):
+        if name not in schema.names:
+            near = get_close_matches(name, schema.names, 1)
+            raise NotFoundError(
+                f"no column {name!r}"
+                + (f", did you mean {near[0]!r}?" if near else "")
+                + f" columns: {', '.join(schema.names)}"
+            )

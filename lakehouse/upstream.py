@@ -39,21 +39,8 @@ class LinkingSnapshotCommit(RenamingSnapshotCommit):
     def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:  # noqa: ARG002
         """True when this snapshot id is ours, False when another writer took it first."""
         target = local_path(self.snapshot_manager.get_snapshot_path(snapshot.id))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(JSON.to_json(snapshot, indent=2))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            os.link(name, target)
-        except FileExistsError:
+        if not publish_file(target, JSON.to_json(snapshot, indent=2)):
             return False
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
-        _sync_folder(target.parent)
         self._commit_latest_hint(snapshot.id)
         return True
 
@@ -93,14 +80,68 @@ def remedied(table: Any) -> Any:
     return table
 
 
+def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool) -> bool:
+    """Name a snapshot. False when the tag exists and is not to be replaced.
+
+    Upstream asks whether the tag exists and then writes over it in place: of two processes both succeed, and a crash
+    leaves a file that no one can list tags by.
+    """
+    manager = table.tag_manager()
+    path = str(manager.tag_path(name))
+    if is_local(path):
+        return publish_file(local_path(path), JSON.to_json(snapshot), replace=replace)
+    if manager.tag_exists(name):
+        if not replace:
+            return False
+        table.replace_tag(name, snapshot.id)
+    else:
+        table.create_tag(name, snapshot.id)
+    return True
+
+
+def publish_file(target: Path, text: str, *, replace: bool = False) -> bool:
+    """Make a file appear under its name whole, or not at all. False when the name is taken and not to be replaced."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        if replace:
+            Path(name).replace(target)
+        else:
+            os.link(name, target)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+    _sync_folder(target.parent)
+    return True
+
+
 def is_local(path: str) -> bool:
     """Whether a path or URL names a file of this machine."""
     return urlparse(path).scheme in ("", "file") or path.startswith("/")
 
 
 def local_path(path: str) -> Path:
-    """The plain path of a local path or ``file:`` URL."""
-    return Path(path[len("file://") :] if path.startswith("file://") else path.removeprefix("file:"))
+    """The plain path of a local path or ``file:`` URL; ``%20`` stays as it is.
+
+    Raises:
+        ValueError: a file URL that names another host.
+    """
+    if not path.lower().startswith("file:"):
+        return Path(path)
+    rest = path[len("file:") :]
+    if rest.startswith("//"):
+        host, _, rest = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise ValueError(f"a file URL reads file:///absolute/path, got {path}")
+        rest = f"/{rest}"
+    return Path(rest)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -427,7 +427,7 @@ def test_rows_written_by_label_come_out_mixed(labels: int, share: float) -> None
     """1,000 rows of each label, written one label after the other: how mixed batches of 64 are, against any row anywhere.
 
     The bound that is stated to users: one window holds the 10,000 rows, so nothing is lost; in longer orders a batch draws from
-    64 blocks instead of the whole table, and 85% of the entropy is left; three quarters in the last two windows of 33 or more.
+    64 blocks instead of the whole table, and 85% of the entropy is left; three quarters in the last two windows of 32 or more.
     """
 
     def entropies(rows: Ints) -> npt.NDArray[np.float64]:

@@ -89,12 +89,13 @@ class LocalFetcher:
             strict=True,
         )
         pread = os.pread
-        current, file, fd, size = -1, None, -1, -1
+        current: int | None = None
+        file, fd, size = None, -1, -1
         trouble: BaseException | None = None
         for row, uri_id, offset, length in rows:
             if uri_id != current:
                 if uri_id < 0:
-                    continue
+                    continue  # null
                 current, file, fd, size, trouble = uri_id, None, -1, -1, None
                 try:
                     file = files.open(refs.uris[uri_id])

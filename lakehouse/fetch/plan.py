@@ -35,7 +35,7 @@ class SpanPlan:
     @property
     def bytes_fetched(self) -> int:
         """Bytes of all spans."""
-        return int(self.lengths.sum())
+        return sum(self.lengths.tolist())  # not in int64, which wrong lengths overflow
 
     def pieces(self, offset: int, length: int, row: int) -> list[tuple[int, int, int]]:
         """Where a range is: ``(span, start, stop)`` with positions inside the span, in order.

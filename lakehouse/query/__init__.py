@@ -17,8 +17,10 @@ from lakehouse.errors import FetchError, SchemaError
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, table_fetcher
 from lakehouse.index.build import build_index
+from lakehouse.query.rows import rows, sampled
 from lakehouse.references import REF_TYPE, inline_structs, ref_structs, refs_of
 from lakehouse.scan import ROW_ID, Locator, Version, plan
+from lakehouse.schema import known_columns
 
 if TYPE_CHECKING:
     import daft
@@ -88,8 +90,6 @@ class Query:
             NotFoundError: a column that does not exist.
             SchemaError: a column named twice, or a name that is not a string.
         """
-        from lakehouse.query.predicate import known_columns
-
         if any(not isinstance(name, str) for name in columns):
             raise SchemaError(f"select() takes column names, got {columns!r}; compute columns in a Daft plan: query.daft()")
         known_columns(columns, self._version.columns.arrow)
@@ -141,7 +141,6 @@ class Query:
     def daft(self) -> daft.DataFrame:
         """The result as a lazy Daft frame; BLOB columns are ``daft.File`` references and no bytes are read."""
         from lakehouse.query.engine import daft as engine
-        from lakehouse.query.evaluate import sampled
         from lakehouse.query.source import LakeSource
 
         by_row_id = bool(self._samples) or self._limit is not None
@@ -169,8 +168,6 @@ class Query:
             FetchError: a BLOB could not be read.
             SchemaError: another value of ``blobs``.
         """
-        from lakehouse.query.evaluate import rows
-
         if blobs not in ("ref", "bytes"):
             raise SchemaError(f"blobs is 'ref' or 'bytes', got {blobs!r}")
         columns = self._version.columns
@@ -213,8 +210,6 @@ class Query:
         Raises:
             FetchError: a ``.blob`` file is missing or damaged.
         """
-        from lakehouse.query.evaluate import rows
-
         groups = self._groups()
         located = {name: Locator(self._version, groups, name) for name in self.columns if self._in_blob_files(name)}
         in_rows = [name for name in self.columns if name not in located]
@@ -224,8 +219,6 @@ class Query:
 
     def count_rows(self) -> int:
         """How many rows the result has; from metadata alone when nothing narrows it."""
-        from lakehouse.query.evaluate import rows
-
         groups = self._groups()
         if not self._predicates and not self._samples:
             found = int(groups.rows)
@@ -278,7 +271,6 @@ def lazy_frame(version: Version, columns: Sequence[str] | None) -> daft.DataFram
     Raises:
         NotFoundError: a column that does not exist.
     """
-    from lakehouse.query.predicate import known_columns
     from lakehouse.query.source import LakeSource
 
     frame = LakeSource(version).read()
@@ -296,7 +288,6 @@ def bytes_expression(version: Version, column: str) -> daft.Expression:
         SchemaError: not a BLOB column.
     """
     from lakehouse.query.engine import daft as engine
-    from lakehouse.query.predicate import known_columns
 
     known_columns([column], version.columns.arrow)
     if column not in version.columns.blobs:

@@ -1,9 +1,8 @@
-"""Choosing groups, rows and samples: pruning by storage and partitions, then exact evaluation by Daft."""
+"""Predicates at work: pruning by storage and partitions, then exact evaluation by Daft."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +11,8 @@ import pyarrow as pa
 from lakehouse.errors import LakehouseError, SchemaError, cause_line
 from lakehouse.query.engine import Expression, daft
 from lakehouse.query.predicate import columns_of, conjuncts, storage_predicate
-from lakehouse.scan import ROW_ID, Groups, Locator, Version, plan, read
+from lakehouse.scan import Groups, Version, plan
 
-# Rows evaluated by one run of the engine: its start costs about 5 ms, so fewer would show.
-EVALUATE_ROWS = 262_144
 _POSITION = "__lakehouse_position"
 
 
@@ -86,88 +83,3 @@ def promoted_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(promoted_type(kind.key_type), kind.item_field.with_type(promoted_type(kind.item_type)))
     return kind
-
-
-def rows(
-    version: Version,
-    groups: Groups,
-    predicates: Sequence[Expression],
-    samples: Iterable[tuple[float, int]],
-    columns: Sequence[str],
-) -> Iterator[pa.Table]:
-    """Stream the chosen rows in ascending row id.
-
-    Args:
-        version: whose rows.
-        groups: what pruning left.
-        predicates: all of which must be true.
-        samples: (fraction, seed) pairs, all of which must take the row.
-        columns: which to return, none of them a BLOB kept in ``.blob`` files; inline ones come as serialised descriptors.
-
-    Yields:
-        Tables of ``columns`` and ``_ROW_ID``.
-    """
-    tested = sorted(set().union(*(columns_of(predicate) for predicate in predicates)) if predicates else set())
-    in_files = [name for name in tested if name not in version.columns.blobs or name in version.columns.inline]
-    needed = list(dict.fromkeys([*columns, *in_files]))
-    locators = {name: Locator(version, groups, name) for name in tested if name not in in_files}
-    for table in _gathered(read(version, groups, needed), EVALUATE_ROWS):
-        row_ids = table.column(ROW_ID).combine_chunks().to_numpy()
-        kept = np.arange(len(row_ids))
-        for fraction, seed in samples:
-            kept = kept[sampled(row_ids[kept], fraction, seed)]
-        if predicates and len(kept):
-            chosen = table.take(pa.array(kept)) if len(kept) < len(row_ids) else table
-            facts = pa.table({name: _fact(chosen, name, locators, row_ids[kept], version) for name in tested})
-            if not tested:  # a predicate without columns: one row more tells it how many rows there are
-                facts = pa.table({"": pa.nulls(len(kept), pa.int8())})
-            kept = kept[matching(facts, predicates)]
-        if len(kept):
-            result = table if len(kept) == table.num_rows else table.take(pa.array(kept))
-            yield result.select([*columns, ROW_ID])
-
-
-def _fact(table: pa.Table, name: str, locators: dict[str, Locator], row_ids: npt.NDArray[np.int64], version: Version) -> Any:
-    """What predicates see of a column: of a BLOB only whether it is null."""
-    if name in locators:
-        uri_ids, _, _ = locators[name].locate(row_ids)
-        return pa.array(np.zeros(len(row_ids), np.int8), mask=uri_ids < 0)
-    if name in version.columns.lazy:
-        column = table.column(name).combine_chunks()
-        return pa.array(np.zeros(len(row_ids), np.int8), mask=column.is_null().to_numpy(zero_copy_only=False))
-    return table.column(name)
-
-
-def _gathered(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        count += batch.num_rows
-        if count >= size:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15))
-
-
-def hashed(numbers: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of each number: the finaliser of splitmix64 (Steele, Lea and Flood 2014), twice, keyed by ``seed``."""
-    with np.errstate(over="ignore"):
-        value = numbers.astype(np.uint64) + np.uint64(seed % 2**64) * _MIX[2] + _MIX[2]
-        for _ in range(2):
-            value = (value ^ (value >> np.uint64(30))) * _MIX[0]
-            value = (value ^ (value >> np.uint64(27))) * _MIX[1]
-            value ^= value >> np.uint64(31)
-            value += _MIX[2]
-    return value
-
-
-def sampled(row_ids: npt.NDArray[np.int64], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which rows a sample takes: those whose hash lies in the first ``fraction`` of all hashes."""
-    if fraction >= 1:
-        return np.ones(len(row_ids), np.bool_)
-    return hashed(row_ids, seed) < np.uint64(int(fraction * 2**64))

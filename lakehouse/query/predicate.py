@@ -11,15 +11,14 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
 from daft.expressions.visitor import PredicateVisitor
 
-from lakehouse.errors import NotFoundError, SchemaError, cause_line
+from lakehouse.errors import SchemaError, cause_line
 from lakehouse.query.engine import Expression, daft
-from lakehouse.schema import Columns
+from lakehouse.schema import Columns, known_columns
 
 
 class _Walk(PredicateVisitor[Any]):
@@ -29,7 +28,7 @@ class _Walk(PredicateVisitor[Any]):
     def node(self, name: str, args: list[Any]) -> Any:
         """Called for every node that is no column and no literal."""
 
-    def visit_col(self, name: str) -> Any:
+    def visit_col(self, name: str) -> Any:  # noqa: ARG002
         return self.node("col", [])
 
     def visit_lit(self, value: Any) -> Any:  # noqa: ARG002
@@ -167,22 +166,6 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
             "work on Snapshot.bytes(column) in a Daft plan"
         )
     return predicate
-
-
-def known_columns(names: Iterable[str], schema: pa.Schema) -> None:
-    """Check that columns exist.
-
-    Raises:
-        NotFoundError: naming the nearest column and listing all.
-    """
-    for name in sorted(map(str, names)):
-        if name not in schema.names:
-            near = get_close_matches(name, schema.names, 1)
-            raise NotFoundError(
-                f"no column {name!r}"
-                + (f", did you mean {near[0]!r}?" if near else "")
-                + f" columns: {', '.join(schema.names)}"
-            )
 
 
 # --- pruning ---------------------------------------------------------------------------------------------------------------

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from operator import index
 from typing import Any
 
 import pyarrow as pa
 
-from lakehouse.errors import ConfigError, NotFoundError, SchemaError, cause_line
+from lakehouse.errors import CommitError, ConfigError, NotFoundError, SchemaError, cause_line
 from lakehouse.fetch import Fetcher
 from lakehouse.scan import Version
 from lakehouse.schema import TABLE_UUID_OPTION, Columns
+from lakehouse.table.blobs import Describer
 from lakehouse.table.names import checked, split_table_name
 from lakehouse.table.rows import to_batches
 from lakehouse.table.snapshot import Snapshot
-from lakehouse.table.write import COMMIT_ID, Describer, Writer, latest_id, publish
+from lakehouse.table.write import COMMIT_ID, Writer, latest_id, publish
+from lakehouse.upstream import write_tag
 
 __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "split_table_name"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TAG_PREFIX = "tag-"
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Table:
         Args:
             data: an Arrow table, batch or reader; a Daft or pandas frame; a list of row dicts; or an iterator of any of
                 these, written in bounded memory. Columns are matched by name; nullable columns that are missing become
-                null. A BLOB is ``bytes``, or a `BlobRef` whose bytes are copied as a stream (or kept as a reference where
+                null, and so does what pandas marks as absent (NaN, NaT, NA). A BLOB is ``bytes``, or a `BlobRef` whose bytes are copied as a stream (or kept as a reference where
                 the column is declared so).
 
         Returns:
@@ -128,7 +132,7 @@ class Table:
             writer.abort()
             raise
         if not writer.rows:
-            return Commit(latest_id(paimon) or None, 0, 0)
+            return Commit(latest_id(paimon), 0, 0)
         size = sum(file.file_size for message in messages for file in message.new_files)
         return Commit(publish(paimon, messages), writer.rows, size)
 
@@ -149,7 +153,8 @@ class Table:
     def tags(self) -> dict[str, int]:
         """Tag names and the snapshots they name, by name."""
         paimon = self.paimon
-        return {name: int(tag.id) for name in sorted(paimon.list_tags()) if (tag := paimon.tag_manager().get(name)) is not None}
+        found = ((name, self._tagged(paimon, name)) for name in _tag_names(paimon))
+        return {name: int(tag.id) for name, tag in found if tag is not None}
 
     def tag(self, name: str, *, snapshot: int | None = None, replace: bool = False) -> int:
         """Name a snapshot, so that it stays readable and can be found by name.
@@ -168,18 +173,20 @@ class Table:
         """
         checked(name, "tag")
         paimon = self.paimon
-        manager = paimon.snapshot_manager()
-        found = manager.get_latest_snapshot() if snapshot is None else self._snapshot(paimon, snapshot)
-        if found is None:
+        number = latest_id(paimon) if snapshot is None else _number(snapshot)
+        if number is None:
             raise NotFoundError(f"{self.name} has no snapshot to tag yet; append rows first")
-        if paimon.tag_manager().tag_exists(name):
-            if not replace:
-                existing = self.tags()[name]
-                raise ConfigError(f"{self.name}: tag {name!r} exists and names snapshot {existing}; replace=True moves it")
-            paimon.replace_tag(name, found.id)
-        else:
-            paimon.create_tag(name, found.id)
-        return int(found.id)
+        found = paimon.snapshot_manager().get_snapshot_by_id(number)
+        if found is None:
+            raise self._no_snapshot(paimon, number)
+        try:
+            written = write_tag(paimon, name, found, replace=replace)
+        except OSError as error:
+            raise CommitError(f"{self.name}: tag {name!r} can't be written ({cause_line(error)})") from error
+        if not written:
+            existing = self.tags().get(name)
+            raise ConfigError(f"{self.name}: tag {name!r} exists and names snapshot {existing}; replace=True moves it")
+        return number
 
     def delete_tag(self, name: str) -> None:
         """Remove a tag; its snapshot stays as long as history keeps it.
@@ -188,14 +195,18 @@ class Table:
             NotFoundError: no such tag; the text lists those that exist.
         """
         checked(name, "tag")
-        if name not in self.tags():
-            raise self._no_tag(name)
-        self.paimon.delete_tag(name)
+        paimon = self.paimon
+        if name not in _tag_names(paimon):
+            raise self._no_tag(name, paimon)
+        manager = paimon.tag_manager()
+        manager.file_io.delete_quietly(manager.tag_path(name))
+        if name in _tag_names(paimon):
+            raise CommitError(f"{self.name}: tag {name!r} can't be removed; see that {manager.tag_directory()} can be written")
 
     def latest(self) -> Snapshot:
         """The latest snapshot; of an empty table, one of zero rows whose id is None."""
         paimon = self.paimon
-        return self._pin(paimon, latest_id(paimon) or None)
+        return self._pin(paimon, latest_id(paimon))
 
     def at(
         self,
@@ -227,27 +238,26 @@ class Table:
         if tag is not None:
             return self._at_tag(paimon, tag, branch)
         if snapshot is not None:
-            if isinstance(snapshot, bool) or not isinstance(snapshot, int):
-                raise ConfigError(f"snapshot is a number, got {snapshot!r}; for a tag write at(tag=...)")
-            if self._snapshot(paimon, snapshot) is None:
-                raise self._no_snapshot(paimon, snapshot)
-            return self._pin(paimon, snapshot, branch)
+            number = _number(snapshot)
+            if paimon.snapshot_manager().get_snapshot_by_id(number) is None:
+                raise self._no_snapshot(paimon, number)
+            return self._pin(paimon, number, branch)
         if time is not None:
-            if not isinstance(time, datetime) or time.tzinfo is None:
+            if not isinstance(time, datetime) or time.utcoffset() is None:
                 raise ConfigError(f"time is a datetime with a time zone, got {time!r}; e.g. datetime.now(timezone.utc)")
-            found = paimon.snapshot_manager().earlier_or_equal_time_mills((time - _EPOCH) // timedelta(milliseconds=1))
+            found = _at_time(paimon.snapshot_manager(), (time - _EPOCH) // timedelta(milliseconds=1))
             if found is None:
                 raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
             return self._pin(paimon, int(found.id), branch)
-        return self._pin(paimon, latest_id(paimon) or None, branch)
+        return self._pin(paimon, latest_id(paimon), branch)
 
     def _at_tag(self, paimon: Any, tag: str, branch: str | None) -> Snapshot:
         checked(tag, "tag")
-        found = paimon.tag_manager().get(tag)
+        found = self._tagged(paimon, tag)
         if found is None:
             raise self._no_tag(tag, paimon)
         number = int(found.id)
-        if self._snapshot(paimon, number) is not None:
+        if paimon.snapshot_manager().get_snapshot_by_id(number) is not None:
             return self._pin(paimon, number, branch)
         # The snapshot's own file has expired; the tag still holds its metadata.
         return self._pin(paimon, number, branch, options={"scan.tag-name": tag})
@@ -267,18 +277,19 @@ class Table:
             raise NotFoundError(f"{self.name} has no branch {branch!r}; branches: {', '.join(sorted(names)) or 'none'}")
         return self._load(branch)
 
-    def _snapshot(self, paimon: Any, number: int) -> Any:
+    def _tagged(self, paimon: Any, name: str) -> Any:
         try:
-            return paimon.snapshot_manager().get_snapshot_by_id(number)
-        except FileNotFoundError:
-            return None
+            return paimon.tag_manager().get(name)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise NotFoundError(
+                f"{self.name}: tag {name!r} can't be read ({cause_line(error)}); delete_tag({name!r}) removes it"
+            ) from error
 
     def _no_snapshot(self, paimon: Any, number: int) -> NotFoundError:
         return NotFoundError(f"{self.name} has no snapshot {number}; {self._known(paimon)}")
 
-    def _no_tag(self, name: str, paimon: Any = None) -> NotFoundError:
-        names = sorted((paimon or self.paimon).list_tags())
-        return NotFoundError(f"{self.name} has no tag {name!r}; tags: {', '.join(names) or 'none'}")
+    def _no_tag(self, name: str, paimon: Any) -> NotFoundError:
+        return NotFoundError(f"{self.name} has no tag {name!r}; tags: {', '.join(_tag_names(paimon)) or 'none'}")
 
     def _known(self, paimon: Any) -> str:
         ids = [int(snapshot.id) for snapshot in paimon.snapshot_manager().list_snapshots()]
@@ -293,6 +304,36 @@ class Table:
     def __repr__(self) -> str:
         by = f", partition_by={list(self.partition_by)}" if self.partition_by else ""
         return f"Table({self.name}, {len(self._paimon.fields)} columns{by})"
+
+
+def _number(snapshot: Any) -> int:
+    try:
+        number = -1 if isinstance(snapshot, bool) else index(snapshot)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"snapshot is a number, got {snapshot!r}; for a tag write at(tag=...)")
+    return number
+
+
+def _tag_names(paimon: Any) -> list[str]:
+    """Names of all tags, sorted. Upstream's own list fails for good once a file of another name is in the folder."""
+    manager = paimon.tag_manager()
+    try:
+        found = manager.file_io.list_status(manager.tag_directory())
+    except FileNotFoundError:
+        return []
+    names = [str(status.base_name) for status in found if "Directory" not in str(status.type)]
+    return sorted(name.removeprefix(_TAG_PREFIX) for name in names if name.startswith(_TAG_PREFIX))
+
+
+def _at_time(manager: Any, time_millis: int) -> Any:
+    """The latest snapshot committed at or before a time, or None."""
+    try:
+        return manager.earlier_or_equal_time_mills(time_millis)
+    except RuntimeError:  # it looks for the earliest snapshot from a hint on, which is wrong after a rollback
+        found = [snapshot for snapshot in manager.list_snapshots() if snapshot.time_millis <= time_millis]
+        return max(found, key=lambda snapshot: snapshot.id, default=None)
 
 
 def table_uuid(paimon: Any) -> str:

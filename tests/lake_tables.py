@@ -1,0 +1,343 @@
+"""Random tables, each beside a plain Python model of what it holds at every snapshot.
+
+Rows are written by `Table.append`; deletes, updates and added columns go through pypaimon's own API, since what it writes
+is what other engines write too. The model never looks at what our reader returns: row ids come from pypaimon's reader,
+which also checks that the table holds what the model says.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pypaimon.schema.data_types import PyarrowFieldParser
+from pypaimon.schema.schema_change import SchemaChange
+from pypaimon.table.row.blob import BlobDescriptor
+
+import lakehouse as lh
+
+ROW_ID = "_ROW_ID"
+NAN = math.nan
+# What x86 makes of 0.0 / 0.0, and numpy with it: a NaN whose sign bit is set.
+NEGATIVE_NAN: float = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0000))[0]
+_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY_NS = 86_400 * 10**9
+
+Row = dict[str, Any]
+
+
+# --- values ----------------------------------------------------------------------------------------------------------------
+#
+# A model's values are plain: int, float, bool, str, bytes, date and Decimal; a timestamp is its nanoseconds since 1970, a
+# time of day its microseconds, a BLOB its bytes.
+
+
+def plain(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Arrow values as plain ones."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        return [None if v is None else v * _NS[kind.unit] for v in array.cast(pa.int64()).to_pylist()]
+    if pa.types.is_time32(kind):
+        return [None if v is None else v * 1000 for v in array.cast(pa.int32()).to_pylist()]
+    if pa.types.is_time64(kind):
+        return [None if v is None else v // (_NS["us"] // _NS[kind.unit]) for v in array.cast(pa.int64()).to_pylist()]
+    return list(array.to_pylist())
+
+
+def arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Plain values as Arrow ones."""
+    if pa.types.is_timestamp(kind):
+        return pa.array([None if v is None else v // _NS[kind.unit] for v in values], pa.int64()).cast(kind)
+    if pa.types.is_time32(kind):
+        return pa.array([None if v is None else v // 1000 for v in values], pa.int32()).cast(kind)
+    return pa.array(values, kind)
+
+
+def frozen(value: Any) -> Any:
+    """A value that hashes, and equals another exactly when nothing tells them apart: NaN is NaN, -0.0 is not 0.0, 1 not 1.0."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else ("float", value, math.copysign(1, value))
+    if isinstance(value, (list, tuple)):
+        return ("list", *map(frozen, value))
+    if isinstance(value, dict):
+        return ("struct", *((name, frozen(part)) for name, part in value.items()))
+    return (type(value).__name__, value)
+
+
+def _f32(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0]) if math.isfinite(value) else value
+
+
+_FLOATS = (NAN, NEGATIVE_NAN, math.inf, -math.inf, -0.0, 0.0, 0.1, 1.5, -2.25, 3.0, 1e30, -7.0)
+_TEXTS = ("", "a", "A", "ab", "ba", "b%", "a_b", "é中文", "🙂", "it's", 'q"', "a\nb", " lead", "Z" * 60, "%")
+_ODD_KEYS = ("", "a/b", "a=b", "100%", "x y", "é中文", "__DEFAULT_PARTITION__", "..", "a:b", "it's", "%2F", "NULL", "A", "a", "#?")
+_DATES = (date(1, 1, 1), date(1960, 2, 29), date(1970, 1, 1), date(2020, 1, 1), date(2020, 1, 2), date(9999, 12, 31))
+
+Draw = Callable[[random.Random, int], Any]
+
+
+def _instant(unit: str) -> Draw:
+    def draw(rng: random.Random, commit: int) -> int:
+        if rng.random() < 0.3:
+            return rng.choice((-1, 0, 1, -3653)) * _DAY_NS
+        value = commit * 20 * _DAY_NS + rng.randrange(10 * _DAY_NS)
+        return value // _NS[unit] * _NS[unit]
+
+    return draw
+
+
+def _decimal(rng: random.Random, commit: int) -> Decimal:
+    return rng.choice((Decimal("0.00"), Decimal("99999999.99"), Decimal(rng.randrange(-500, 500)).scaleb(-2) + commit))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a column is declared and drawn. ``family`` says what it compares with."""
+
+    family: str
+    type: pa.DataType
+    draw: Draw
+
+
+KINDS: dict[str, Kind] = {
+    "i": Kind("int", pa.int64(), lambda r, c: r.choice((0, 1, 10**12, r.randrange(-5, 10) + 5 * c))),
+    "j": Kind("int", pa.int32(), lambda r, c: r.choice((0, 1_000_000, r.randrange(-9, 9) * (c + 1)))),
+    "f": Kind("float", pa.float64(), lambda r, c: r.choice((r.choice(_FLOATS), r.randrange(-40, 40) / 8 + c))),
+    "g": Kind("float", pa.float32(), lambda r, c: _f32(r.choice((r.choice(_FLOATS), r.randrange(-40, 40) / 10 + c)))),
+    "s": Kind("str", pa.string(), lambda r, c: r.choice((r.choice(_TEXTS), f"c{c}-{r.randrange(9)}"))),
+    "s2": Kind("str", pa.string(), lambda r, c: r.choice(_TEXTS)),
+    "d": Kind("date", pa.date32(), lambda r, c: r.choice((r.choice(_DATES), date(2024, 1 + c % 12, r.randrange(1, 28))))),
+    "ms": Kind("ts", pa.timestamp("ms"), _instant("ms")),
+    "us": Kind("ts", pa.timestamp("us"), _instant("us")),
+    "ns": Kind("ts", pa.timestamp("ns"), _instant("ns")),
+    "uz": Kind("tz", pa.timestamp("us", "UTC"), _instant("us")),
+    "mz": Kind("tz", pa.timestamp("ms", "UTC"), _instant("ms")),
+    "dec": Kind("dec", pa.decimal128(10, 2), _decimal),
+    "wide": Kind("other", pa.decimal128(38, 10), lambda r, c: Decimal(r.randrange(-(10**30), 10**30)).scaleb(-10)),
+    "b": Kind("bool", pa.bool_(), lambda r, c: r.random() < 0.5),
+    "bin": Kind("bin", pa.binary(), lambda r, c: r.choice((b"", b"a", b"\xff\x00", b"ab", bytes([c])))),
+    "t": Kind("other", pa.time32("ms"), lambda r, c: r.randrange(86_400_000) * 1000),
+    "l": Kind("nested", pa.list_(pa.int64()), lambda r, c: [r.choice((None, c, 7)) for _ in range(r.randrange(4))]),
+    "st": Kind(
+        "nested",
+        pa.struct([("x", pa.int64()), ("y", pa.string())]),
+        lambda r, c: {"x": r.choice((None, c)), "y": r.choice((None, *_TEXTS))},
+    ),
+    "m": Kind("nested", pa.map_(pa.string(), pa.int32()), lambda r, c: [(f"k{i}", r.choice((None, c))) for i in range(r.randrange(3))]),
+    "p": Kind("str", pa.string(), lambda r, c: r.choice(_ODD_KEYS)),
+    "q": Kind("int", pa.int32(), lambda r, c: r.choice((-1, 0, c))),
+    "pd": Kind("date", pa.date32(), lambda r, c: r.choice(_DATES[1:4])),
+    "pb": Kind("bool", pa.bool_(), lambda r, c: r.random() < 0.5),
+    "pf": Kind("float", pa.float64(), lambda r, c: r.choice((0.5, -1.0, math.inf))),
+    "pt": Kind("ts", pa.timestamp("us"), lambda r, c: r.choice((-1, 0, 1_700_000_000_000_000)) * 1000),
+    "pc": Kind("dec", pa.decimal128(10, 2), lambda r, c: r.choice((Decimal("0.00"), Decimal("-1.50"), Decimal("12.00")))),
+}
+BLOB = Kind("blob", pa.large_binary(), lambda r, c: r.choice((b"", bytes([c]) * r.randrange(40), r.randbytes(r.randrange(300)))))
+_KEYS = ("p", "p", "q", "pd", "pb", "pf", "pt", "pc")
+_SCALARS = tuple(name for name in KINDS if name not in _KEYS)
+
+
+def kind_of(name: str) -> Kind:
+    """A column's kind, from its name: ``late_i2`` is another ``i``."""
+    base = name.removeprefix("late_").rstrip("!")
+    if name == "k":
+        return Kind("int", pa.int64(), lambda r, c: 0)
+    return KINDS.get(base, BLOB)
+
+
+# --- the model -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class State:
+    """What a table holds at one snapshot, in ascending row id."""
+
+    snapshot: int
+    tag: str | None
+    schema: pa.Schema
+    row_ids: tuple[int, ...]
+    rows: tuple[Row, ...]
+    descriptors: dict[str, list[BlobDescriptor | None]]  # what pypaimon says about each BLOB, row by row
+
+    @property
+    def blobs(self) -> list[str]:
+        """Names of the BLOB columns."""
+        return [item.name for item in self.schema if pa.types.is_large_binary(item.type)]
+
+
+@dataclass
+class LakeTable:
+    """A table, how it was made, and what it holds at each of its snapshots."""
+
+    seed: int
+    table: lh.Table
+    partition_by: tuple[str, ...]
+    recipe: list[str] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+
+    def snapshot(self, state: State) -> lh.Snapshot:
+        """The snapshot that ``state`` models, by its tag where it has one."""
+        return self.table.at(tag=state.tag) if state.tag else self.table.at(snapshot=state.snapshot)
+
+
+def build(seed: int, catalog: lh.Catalog) -> LakeTable:
+    """Make table ``default.t<seed>``: equal for equal seeds."""
+    return _Builder(seed, catalog).run()
+
+
+class _Builder:
+    def __init__(self, seed: int, catalog: lh.Catalog) -> None:
+        self.rng = rng = random.Random(seed)
+        keys = sorted({rng.choice(_KEYS) for _ in range(rng.randrange(3))})
+        names = ["k", *keys, *rng.sample(_SCALARS, rng.randrange(4, 11)), "img", "thumb"]
+        rng.shuffle(names)
+        self.schema = pa.schema([(name, kind_of(name).type) for name in names])
+        options = rng.choice(({}, {}, {"blob.target-file-size": "1 kb"}, {"target-file-size": "1 kb"}))
+        table = catalog.create_table(f"default.t{seed}", self.schema, partition_by=keys, options=options)
+        self.lake = LakeTable(seed, table, tuple(keys), [f"create {names} partition_by={keys} {options}"])
+        self.rows: dict[int, Row] = {}  # by k
+        self.ids: dict[int, int] = {}  # k to row id
+        self.commit = 0
+
+    def run(self) -> LakeTable:
+        self.append()
+        steps = [self.append, self.append, self.delete, self.update_scalars, self.update_blobs, self.add_column, self.empty_partition]
+        for step in self.rng.choices(steps, k=self.rng.randrange(2, 8)):
+            step()
+        return self.lake
+
+    # --- steps -----------------------------------------------------------------------------------------------------------
+
+    def append(self) -> None:
+        self.commit += 1
+        count = self.rng.choice((1, 2, self.rng.randrange(5, 60)))
+        first = max(self.ids, default=0) + self.rng.randrange(1, 20)
+        batch = [{name: self.draw(name) for name in self.schema.names} | {"k": first + n} for n in range(count)]
+        cut = self.rng.randrange(1, count + 1)
+        self.lake.table.append(self.table_of(part) for part in (batch[:cut], batch[cut:]) if part)
+        self.rows |= {row["k"]: row for row in batch}
+        self.done(f"append k={first}..{first + count - 1} in batches of {cut} and the rest")
+
+    def delete(self) -> None:
+        self.delete_rows(self.some_keys(self.rng.choice((0.1, 0.5))), "delete")
+
+    def empty_partition(self) -> None:
+        if self.rows:
+            values = [tuple(frozen(row[name]) for name in self.lake.partition_by) for row in self.rows.values()]
+            gone = self.rng.choice(values)
+            self.delete_rows([k for k, value in zip(self.rows, values, strict=True) if value == gone], "empty a partition:")
+
+    def delete_rows(self, keys: list[int], what: str) -> None:
+        if not keys:
+            return
+        self.commit_with(lambda update: update.delete_by_row_id([self.ids[k] for k in keys]))
+        for k in keys:
+            del self.rows[k]
+        self.done(f"{what} k={keys}")
+
+    def update_scalars(self) -> None:
+        free = [n for n in self.schema.names if n not in {"k", *self.lake.partition_by} and kind_of(n).family != "blob"]
+        self.update(self.rng.sample(free, min(len(free), self.rng.choice((1, 1, 2)))), self.some_keys(0.3))
+
+    def update_blobs(self) -> None:
+        blobs = [n for n in self.schema.names if kind_of(n).family == "blob"]
+        self.update(self.rng.sample(blobs, self.rng.randrange(1, len(blobs) + 1)), self.some_keys(0.3))
+
+    def update(self, names: list[str], keys: list[int]) -> None:
+        if not keys or not names:
+            return
+        self.commit += 1
+        changes = {k: {name: self.draw(name) for name in names} for k in keys}
+        columns = {ROW_ID: pa.array([self.ids[k] for k in keys], pa.int64())}
+        columns |= {name: arrow([changes[k][name] for k in keys], self.schema.field(name).type) for name in names}
+        self.commit_with(lambda update: update.with_update_type(names).update_by_arrow_with_row_id(pa.table(columns)))
+        for k in keys:
+            self.rows[k] |= changes[k]
+        self.done(f"update {names} of k={keys}")
+
+    def add_column(self) -> None:
+        left = [n for n in ("late_i", "late_s", "late_f", "late_d", "late_blob", "late_blob!") if n not in self.schema.names]
+        name = self.rng.choice(left)
+        kind = kind_of(name).type
+        paimon = self.lake.table.paimon
+        change = SchemaChange.add_column(name, PyarrowFieldParser.to_paimon_type(kind, True))
+        paimon.catalog_environment.catalog_loader.load().alter_table(paimon.identifier.get_full_name(), [change], False)
+        self.schema = self.schema.append(pa.field(name, kind))
+        for row in self.rows.values():
+            row[name] = None
+        self.lake.recipe.append(f"add column {name}: {kind}")
+        if share := self.rng.choice((0, 0.4, 1)):
+            self.update([name], self.some_keys(share))
+
+    # --- how -------------------------------------------------------------------------------------------------------------
+
+    def draw(self, name: str) -> Any:
+        null = name != "k" and self.rng.random() < (0.25 if name not in self.lake.partition_by else 0.1)
+        return None if null else kind_of(name).draw(self.rng, self.commit)
+
+    def some_keys(self, share: float) -> list[int]:
+        return [k for k in self.rows if self.rng.random() < share]
+
+    def table_of(self, rows: list[Row]) -> pa.Table:
+        return pa.table({item.name: arrow([row[item.name] for row in rows], item.type) for item in self.schema}, self.schema)
+
+    def commit_with(self, change: Callable[[Any], Any]) -> None:
+        builder = self.lake.table.paimon.new_batch_write_builder()
+        messages = change(builder.new_update())
+        commit = builder.new_commit()
+        commit.commit(messages)
+        commit.close()
+
+    def done(self, what: str) -> None:
+        """Write down the step and what the table must hold after it; pypaimon's own reader has to agree."""
+        number = self.lake.table.latest().id
+        assert number is not None
+        tag = f"v{number}" if self.rng.random() < 0.4 else None
+        if tag:
+            self.lake.table.tag(tag)
+        self.lake.recipe.append(f"snapshot {number}: {what}")
+        held = sorted(_pypaimon_rows(self.lake.table.paimon, self.schema), key=lambda row: row[ROW_ID])
+        assert sorted(row["k"] for row in held) == sorted(self.rows), self.lake.recipe
+        for row in held:
+            assert self.ids.setdefault(row["k"], row[ROW_ID]) == row[ROW_ID], self.lake.recipe
+            for name, value in self.rows[row["k"]].items():
+                got = row[name]
+                if kind_of(name).family == "blob":
+                    got = None if got is None else _bytes_at(got)
+                assert frozen(got) == frozen(value), (self.lake.recipe, row["k"], name, got, value)
+        self.lake.states.append(
+            State(
+                snapshot=number,
+                tag=tag,
+                schema=self.schema,
+                row_ids=tuple(row[ROW_ID] for row in held),
+                rows=tuple(dict(self.rows[row["k"]]) for row in held),
+                descriptors={n: [row[n] for row in held] for n in self.schema.names if kind_of(n).family == "blob"},
+            )
+        )
+
+
+def _pypaimon_rows(paimon: Any, schema: pa.Schema) -> Iterator[Row]:
+    """All rows by pypaimon's own reader, without filter; BLOBs as descriptors."""
+    builder = paimon.copy({"blob-as-descriptor": "true"}).new_read_builder().with_projection([*schema.names, ROW_ID])
+    data = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+    columns = {name: plain(data.column(name)) for name in data.column_names}
+    for i in range(data.num_rows):
+        row = {name: values[i] for name, values in columns.items()}
+        for item in schema:
+            if pa.types.is_large_binary(item.type) and row[item.name] is not None:
+                row[item.name] = BlobDescriptor.deserialize(row[item.name])
+        yield row
+
+
+def _bytes_at(descriptor: BlobDescriptor) -> bytes:
+    with open(descriptor.uri.removeprefix("file://"), "rb") as file:
+        file.seek(descriptor.offset)
+        return file.read(descriptor.length)

@@ -1,0 +1,623 @@
+"""Ranges through a function: planned, concurrent, repeated where that helps, and never waited for beyond the time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import http.client
+import http.server
+import os
+import pickle
+import random
+import re
+import signal
+import socketserver
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse.errors import ConfigError, FetchError
+from lakehouse.fetch import BlobRef, BlobRefs, Fetched, RangeFetcher, fsspec_read_range
+from lakehouse.fetch.retry import MAX_BACKOFF_S, backoff_s, classify, is_mistake
+
+URI = "mem://bucket/object"
+DATA = np.random.default_rng(0).bytes(100_000)
+
+Fault = Callable[[str, int, int, int], BaseException | bytes | None]  # (uri, offset, length, call number) -> instead
+
+
+class Store:
+    """A ``read_range`` over bytes in memory that counts, and can be made to fail."""
+
+    def __init__(self, data: bytes = DATA, fault: Fault | None = None, latency_s: float = 0.0) -> None:
+        self.data = data
+        self.fault = fault
+        self.latency_s = latency_s
+        self.calls: list[tuple[str, int, int]] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, uri: str, offset: int, length: int) -> bytes:
+        with self._lock:
+            self.calls.append((uri, offset, length))
+            number = len(self.calls)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.latency_s:
+                time.sleep(self.latency_s)
+            instead = None if self.fault is None else self.fault(uri, offset, length, number)
+            if isinstance(instead, BaseException):
+                raise instead
+            if instead is not None:
+                return instead
+            return self.data[offset:] if length == -1 else self.data[offset : offset + length]
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+
+def fetcher_over(store: Callable[[str, int, int], bytes], **options: Any) -> RangeFetcher:
+    return RangeFetcher(store, **{"backoff_s": 0.001, "concurrency": 8, **options})
+
+
+def refs_of(*ranges: tuple[int, int]) -> BlobRefs:
+    return BlobRefs.of([BlobRef(URI, offset, length) for offset, length in ranges])
+
+
+def error_of(fetched: Fetched, row: int) -> str:
+    value = fetched.values[row]
+    assert isinstance(value, FetchError)
+    return str(value)
+
+
+def status_error(status: int) -> Exception:
+    error = Exception(f"status {status}")
+    error.status = status  # type: ignore[attr-defined]
+    return error
+
+
+# ---- values
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 900), st.integers(-1, 100)), max_size=25),
+    st.integers(0, 50),
+    st.integers(1, 120),
+)
+def test_every_value_comes_back_in_the_order_asked(
+    ranges: list[tuple[int, int, int]], gap_bytes: int, span_bytes: int
+) -> None:
+    columns = np.array(ranges, np.int64).reshape(-1, 3)
+    refs = BlobRefs((URI, f"{URI}2", f"{URI}3"), columns[:, 0], columns[:, 1], columns[:, 2])
+    store = Store(DATA[:1_000])
+    fetched = fetcher_over(store, gap_bytes=gap_bytes, span_bytes=span_bytes).fetch(refs)
+    expected = [
+        None if uri < 0 else DATA[offset:1_000] if length < 0 else DATA[offset : offset + length]
+        for uri, offset, length in ranges
+    ]
+    assert fetched.values == expected
+    assert all(value is None or isinstance(value, bytes) for value in fetched.values)
+    assert fetched.stats.requests == len(store.calls)
+    assert fetched.stats.retries == 0
+    assert fetched.stats.bytes_referenced == sum(len(value) for value in expected if value)
+    assert fetched.stats.bytes_fetched == sum(len(store.data[o:]) if n < 0 else n for _, o, n in store.calls)
+    assert all(length <= span_bytes for _, _, length in store.calls)
+
+
+def test_gap_0_fetches_exactly_what_is_referenced() -> None:
+    refs = refs_of((0, 10), (10, 5), (40, 10), (45, 20), (40, 10), (90_000, 1))
+    store = Store()
+    fetched = fetcher_over(store, gap_bytes=0).fetch(refs)
+    assert fetched.stats.bytes_fetched == 15 + 25 + 1
+    assert sorted(store.calls) == [(URI, 0, 15), (URI, 40, 25), (URI, 90_000, 1)]
+    merged = fetcher_over(store, gap_bytes=25).fetch(refs)
+    assert merged.stats.bytes_fetched == 65 + 1
+    assert merged.stats.requests == 2
+
+
+def test_a_range_longer_than_a_span_is_read_in_parts_at_once() -> None:
+    store = Store(latency_s=0.02)
+    fetched = fetcher_over(store, span_bytes=1_000).fetch(refs_of((500, 9_500), (10_000, 10), (500, 9_500)))
+    assert fetched.values == [DATA[500:10_000], DATA[10_000:10_010], DATA[500:10_000]]
+    assert fetched.stats.bytes_fetched == 9_510
+    assert store.most_at_once > 1
+
+
+def test_a_value_does_not_keep_its_span_alive() -> None:
+    """One blob of 10 bytes kept from each merged request of 50 kB."""
+    store = Store(DATA, latency_s=0.0)
+    refs = refs_of((0, 10), (50_000, 49_999))
+    kept = [fetcher_over(store, gap_bytes=60_000).fetch(refs).values[0] for _ in range(3)]
+    assert all(isinstance(value, bytes) and len(value) == 10 for value in kept)  # bytes own their memory
+
+
+def test_other_buffers_are_taken() -> None:
+    for kind in (bytearray, memoryview):
+        fetched = RangeFetcher(lambda uri, offset, length, kind=kind: kind(DATA[offset : offset + length])).fetch(refs_of((5, 3)))
+        assert fetched.values == [DATA[5:8]]
+
+
+def test_nothing_to_read_asks_nothing() -> None:
+    store = Store()
+    fetched = fetcher_over(store).fetch(BlobRefs.of([None, BlobRef(URI, 7, 0), None]))
+    assert fetched.values == [None, b"", None]
+    assert fetcher_over(store).fetch(BlobRefs.of([])).values == []
+    assert store.calls == []
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 4), (-1, -1), (4, -2), (2**63 - 3, 2**62)])
+def test_ranges_that_can_not_be_are_refused_without_asking(offset: int, length: int) -> None:
+    store = Store()
+    fetched = fetcher_over(store).fetch(refs_of((offset, length), (0, 4)))
+    assert re.search(rf"{offset}\+.*which no range can have; correct the reference", error_of(fetched, 0))
+    assert fetched.values[1] == DATA[:4]
+    assert store.calls == [(URI, 0, 4)]
+
+
+@pytest.mark.timeout(20)
+def test_an_absurd_length_costs_one_request_and_no_memory() -> None:
+    store = Store()
+    fetched = fetcher_over(store, retries=0).fetch(refs_of((10, 2**60), (0, 4), (10, 90_000)))
+    assert "got 0 bytes, expected 8388608" in error_of(fetched, 0)
+    assert fetched.values[1:] == [DATA[:4], DATA[10:90_010]]
+    assert fetched.stats.bytes_fetched == 90_010
+    assert len(store.calls) == 2
+
+
+# ---- concurrency
+
+
+def test_requests_are_in_flight_together_and_no_more_than_allowed() -> None:
+    store = Store(latency_s=0.01)
+    fetcher = fetcher_over(store, gap_bytes=0, concurrency=5)
+    refs = [refs_of(*((at, 10) for at in range(k, 90_000, 5_000))) for k in range(0, 4_000, 500)]
+    with ThreadPoolExecutor(8) as threads:  # all callers together
+        fetched = list(threads.map(fetcher.fetch, refs))
+    assert store.most_at_once == 5
+    for asked, answer in zip(refs, fetched, strict=True):
+        assert answer.values == [DATA[at : at + 10] for at in asked.offsets.tolist()]
+
+
+def test_threads_are_made_when_needed_and_end_with_the_fetcher() -> None:
+    def count() -> int:
+        return sum(thread.name == "lakehouse-fetch" for thread in threading.enumerate())
+
+    gc.collect()
+    _wait_until(lambda: count() == 0)
+    fetcher = fetcher_over(Store(latency_s=0.01), gap_bytes=0, concurrency=4)
+    assert count() == 0
+    for _ in range(3):
+        fetcher.fetch(refs_of((0, 1)))
+    assert count() == 1  # one request at a time needs one thread
+    fetcher.fetch(refs_of(*((at, 1) for at in range(0, 900, 10))))
+    assert count() == 4
+    del fetcher
+    _wait_until(lambda: count() == 0)
+
+
+def _wait_until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status_error(429),
+        status_error(503),
+        status_error(500),
+        OSError(errno.EBUSY, "Please reduce your request rate."),
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+        TimeoutError("read timed out"),
+        asyncio.TimeoutError(),
+        http.client.IncompleteRead(b"12", 5),
+        OSError("When reading 'a': AWS Error SLOW_DOWN during GetObject operation"),
+        b"short",
+        b"",
+        DATA,  # a server that ignores ranges
+    ],
+    ids=repr,
+)
+def test_what_may_pass_is_tried_again(fault: BaseException | bytes) -> None:
+    store = Store(fault=lambda uri, offset, length, number: fault if number <= 3 else None)
+    fetched = fetcher_over(store).fetch(refs_of((100, 50)))
+    assert fetched.values == [DATA[100:150]]
+    assert (fetched.stats.requests, fetched.stats.retries, len(store.calls)) == (4, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        FileNotFoundError(2, "No such file"),
+        PermissionError("Access Denied"),
+        status_error(404),
+        status_error(403),
+        OSError("When reading 'a': AWS Error ACCESS_DENIED during GetObject operation"),
+        OSError("AWS Error NO_SUCH_KEY during GetObject operation"),
+        ValueError("no idea"),
+        OSError(errno.EIO, "Input/output error"),
+        KeyError("object"),
+    ],
+    ids=repr,
+)
+def test_what_stays_is_not_tried_again(fault: BaseException) -> None:
+    store = Store(fault=lambda *_: fault)
+    fetched = fetcher_over(store).fetch(refs_of((100, 50)))
+    assert len(store.calls) == 1
+    assert fetched.stats.retries == 0
+    value = fetched.values[0]
+    assert isinstance(value, FetchError)
+    assert value.__cause__ is fault
+    assert str(value).startswith(f"can't read {URI} 100+50: {type(fault).__name__}: ")
+
+
+def test_one_missing_object_does_not_take_the_others_along() -> None:
+    def fault(uri: str, offset: int, length: int, number: int) -> BaseException | None:
+        return FileNotFoundError(uri) if uri.endswith("/3") else PermissionError(uri) if uri.endswith("/7") else None
+
+    store = Store(fault=fault)
+    fetched = fetcher_over(store).fetch(BlobRefs.of([BlobRef(f"mem://b/{i % 10}", i, 5) for i in range(20)]))
+    bad = [i for i, value in enumerate(fetched.values) if isinstance(value, FetchError)]
+    assert bad == [3, 7, 13, 17]
+    assert all(fetched.values[i] == DATA[i : i + 5] for i in range(20) if i not in bad)
+    assert error_of(fetched, 13).endswith("; restore the object, or read a snapshot that does not need it")
+    assert error_of(fetched, 17).endswith("; give these credentials the right to read it")
+    assert Counter(uri for uri, _, _ in store.calls) == {f"mem://b/{i}": 1 for i in range(10)}  # all else merged, too
+
+
+def test_one_range_beyond_the_end_leaves_those_merged_with_it() -> None:
+    store = Store(DATA[:1_000])
+    fetched = fetcher_over(store, retries=2).fetch(refs_of((900, 50), (960, 60), (950, 10), (990, -1)))
+    assert fetched.values[0] == DATA[900:950]
+    assert fetched.values[2:] == [DATA[950:960], DATA[990:1_000]]
+    assert error_of(fetched, 1) == (
+        f"can't read {URI} 960+60: got 100 bytes, expected 120 (asked for 900+120) (tried 3 times); "
+        "restore the object, or read a snapshot that does not need it"
+    )
+
+
+def test_one_bad_range_leaves_those_merged_with_it() -> None:
+    def bad_sector(uri: str, offset: int, length: int, number: int) -> BaseException | None:
+        return OSError(errno.EIO, "Input/output error") if offset <= 130 < offset + length else None
+
+    store = Store(fault=bad_sector)
+    fetched = fetcher_over(store).fetch(refs_of((100, 20), (120, 20), (140, 20), (120, 20), (140, 20)))
+    assert [isinstance(value, FetchError) for value in fetched.values] == [False, True, False, True, False]
+    assert fetched.values[0] == DATA[100:120]
+    assert fetched.values[2] == fetched.values[4] == DATA[140:160]
+    assert sorted(store.calls) == [(URI, 100, 20), (URI, 100, 60), (URI, 120, 20), (URI, 140, 20)]
+
+
+def test_retries_end() -> None:
+    store = Store(fault=lambda *_: status_error(503))
+    fetched = fetcher_over(store, retries=2).fetch(refs_of((0, 4), (50, 4)))
+    assert len(store.calls) == 3
+    assert error_of(fetched, 1) == (
+        f"can't read {URI} 50+4: Exception: status 503 (tried 3 times); lower `concurrency`, or raise `retries`"
+    )
+
+
+def test_a_fifth_of_all_requests_throttled() -> None:
+    generator = random.Random(5)
+    store = Store(fault=lambda *_: status_error(503) if generator.random() < 0.2 else None)
+    refs = refs_of(*((at, 20) for at in range(0, 90_000, 250)))
+    fetched = fetcher_over(store, gap_bytes=0).fetch(refs)
+    assert fetched.values == [DATA[at : at + 20] for at in range(0, 90_000, 250)]
+    assert fetched.stats.retries == len(store.calls) - 360 > 30
+
+
+@pytest.mark.timeout(20)
+def test_a_read_that_never_returns_is_left_behind() -> None:
+    release = threading.Event()
+
+    def fault(uri: str, offset: int, length: int, number: int) -> bytes | None:
+        if offset == 500 and number <= 2:
+            release.wait()
+            return b"x" * length  # too late: must never be taken for another try's answer
+        return None
+
+    store = Store(fault=fault)
+    fetcher = fetcher_over(store, gap_bytes=0, timeout_s=0.15, concurrency=1)
+    began_s = time.monotonic()
+    try:
+        fetched = fetcher.fetch(refs_of((500, 10), (0, 10), (900, 10)))
+        assert fetched.values == [DATA[500:510], DATA[:10], DATA[900:910]]
+        assert 0.15 <= time.monotonic() - began_s < 5
+        assert fetched.stats.retries >= 1
+        assert fetcher.fetch(refs_of((40, 10))).values == [DATA[40:50]]
+    finally:
+        release.set()
+    assert fetcher.fetch(refs_of((500, 10))).values == [DATA[500:510]]
+    _wait_until(lambda: sum(thread.name == "lakehouse-fetch" for thread in threading.enumerate()) <= 1)
+
+
+@pytest.mark.timeout(20)
+def test_a_store_that_never_answers_costs_a_bounded_number_of_threads() -> None:
+    release = threading.Event()
+    store = Store(fault=lambda *_: (release.wait(), b"")[1])
+    fetcher = fetcher_over(store, gap_bytes=0, timeout_s=0.02, concurrency=2, retries=1)
+    try:
+        fetched = fetcher.fetch(refs_of(*((at, 10) for at in range(0, 4_000, 100))))
+        assert len(store.calls) == 8  # 4 * concurrency
+        assert "no answer within 0.02 s (tried 2 times)" in error_of(fetched, 0)
+        assert "8 earlier reads of this process never returned" in error_of(fetched, 39)
+    finally:
+        release.set()
+    store.fault = None
+    _wait_until(lambda: fetcher.fetch(refs_of((5, 3))).values == [DATA[5:8]])  # it recovers when they return
+
+
+@pytest.mark.timeout(20)
+def test_waiting_for_a_thread_is_not_the_stores_fault() -> None:
+    """20 requests of 30 ms over one thread, with a limit of 200 ms each: no time-out, though the last waits 600 ms."""
+    store = Store(latency_s=0.03)
+    fetcher = fetcher_over(store, gap_bytes=0, concurrency=1, timeout_s=0.2, retries=0)
+    with ThreadPoolExecutor(4) as threads:
+        fetched = list(threads.map(lambda k: fetcher.fetch(refs_of(*((k + at, 1) for at in range(0, 500, 100)))), range(4)))
+    assert not [value for answer in fetched for value in answer.values if isinstance(value, FetchError)]
+
+
+@pytest.mark.parametrize("mistake", [TypeError("bug"), AttributeError("bug"), ConfigError("bug"), ImportError("Install s3fs")])
+def test_a_mistake_in_the_program_is_raised(mistake: Exception) -> None:
+    store = Store(fault=lambda uri, offset, length, number: mistake if offset == 500 else None)
+    with pytest.raises(type(mistake)) as caught:
+        fetcher_over(store, gap_bytes=0).fetch(refs_of((0, 4), (500, 4)))
+    assert caught.value is mistake
+    assert any(entry.name == "__call__" for entry in caught.traceback)  # where it happened, in the thread
+    with pytest.raises(TypeError, match="NoneType"):
+        RangeFetcher(lambda *_: None).fetch(refs_of((0, 4)))  # type: ignore[arg-type, return-value]
+
+
+def test_the_programs_own_randomness_is_left_alone() -> None:
+    random.seed(7)
+    before = random.getstate()
+    store = Store(fault=lambda uri, offset, length, number: status_error(503) if number <= 3 else None)
+    assert fetcher_over(store).fetch(refs_of((0, 4))).stats.retries == 3
+    assert random.getstate() == before
+
+
+def test_arguments_are_checked() -> None:
+    for wrong in ({"gap_bytes": -1}, {"span_bytes": 0}, {"concurrency": 0}, {"timeout_s": 0}, {"retries": -1}, {"backoff_s": -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            RangeFetcher(Store(), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="read_range"):
+        RangeFetcher("s3://bucket")  # type: ignore[arg-type]
+
+
+# ---- what failures mean
+
+
+def test_backoff_grows_with_full_jitter_up_to_a_limit() -> None:
+    generator = random.Random(0)
+    for retry, top_s in ((0, 0.5), (1, 1.0), (3, 4.0), (5, 16.0), (6, MAX_BACKOFF_S), (5_000, MAX_BACKOFF_S)):
+        waits_s = [backoff_s(retry, 0.5, generator) for _ in range(300)]
+        assert 0 <= min(waits_s) < 0.1 * top_s
+        assert 0.9 * top_s < max(waits_s) <= top_s
+
+
+class ClientError(Exception):
+    """As botocore's."""
+
+    def __init__(self, code: str, status: int) -> None:
+        super().__init__("An error occurred when calling the GetObject operation")
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (ClientError("SlowDown", 503), "throttled"),
+        (ClientError("SlowDown", 200), "throttled"),
+        (ClientError("NoSuchKey", 404), "gone"),
+        (ClientError("AccessDenied", 403), "denied"),
+        (ClientError("InternalError", 500), "transient"),
+        (ClientError("InvalidRange", 416), "range"),
+        (caused(OSError(errno.EINVAL, "opaque"), ClientError("SlowDown", 503)), "throttled"),
+        (caused(FileNotFoundError("a"), ClientError("SlowDown", 503)), "gone"),  # the outermost one decides
+        (IsADirectoryError("a"), "gone"),
+        (BrokenPipeError(), "transient"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "transient"),
+        (OSError("AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 28, Timeout was reached"), "transient"),
+        (OSError("got HTTP status 503"), "throttled"),
+        (FetchError("503"), "range"),  # a number alone may be part of a name
+        (ValueError(), "range"),
+    ],
+    ids=repr,
+)
+def test_classify(error: BaseException, verdict: str) -> None:
+    assert classify(error) == verdict
+    assert not is_mistake(error)
+
+
+def test_s3fs_errors_are_understood() -> None:
+    translate = pytest.importorskip("s3fs.errors").translate_boto_error
+    for code, verdict in {
+        "SlowDown": "throttled",
+        "ServiceUnavailable": "throttled",
+        "InternalError": "transient",
+        "RequestTimeout": "transient",
+        "NoSuchKey": "gone",
+        "AccessDenied": "denied",
+        "ExpiredToken": "denied",
+        "InvalidRange": "range",
+    }.items():
+        assert classify(translate(ClientError(code, 0), set_cause=False)) == verdict, code
+
+
+# ---- fsspec, real
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/bucket/object", DATA)
+    yield "memory://bucket/object"
+    fsspec.filesystem("memory").rm("/bucket", recursive=True)
+
+
+def test_fsspec_reads_urls_with_a_scheme(memory: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(DATA)
+    fetcher = RangeFetcher(fsspec_read_range(), retries=0)
+    for uri in (memory, f"file://{tmp_path}/a", str(tmp_path / "a")):
+        refs = BlobRefs.of([BlobRef(uri, 5, 10), None, BlobRef(uri, 99_990), BlobRef(uri), BlobRef(uri, 7, 0), BlobRef(uri, 99_990, 20)])
+        fetched = fetcher.fetch(refs)
+        assert fetched.values[:5] == [DATA[5:15], None, DATA[99_990:], DATA, b""]
+        assert "got 10 bytes, expected 20" in error_of(fetched, 5)
+    missing = fetcher.fetch(BlobRefs.of([BlobRef(f"{memory}/nothing", 0, 4), BlobRef(f"file://{tmp_path}/b", 0, 4)]))
+    assert "FileNotFoundError" in error_of(missing, 0)
+    assert "FileNotFoundError" in error_of(missing, 1)
+    unknown = fetcher.fetch(BlobRefs.of([BlobRef("nosuchscheme://a/b", 0, 4)]))
+    assert "nosuchscheme" in error_of(unknown, 0)
+
+
+def test_options_by_scheme_and_their_secrecy(tmp_path: Path) -> None:
+    import fsspec
+
+    class Private(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[name-defined, misc]
+        protocol = "private"
+
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+            return f"{self.storage_options.get('secret')}".encode()[start:end]
+
+    fsspec.register_implementation("private", Private, clobber=True)
+    for options in ({"secret": "hunter2"}, {"private": {"secret": "hunter2"}}):
+        reader = fsspec_read_range(options)
+        assert reader("private://a", 0, -1) == b"hunter2"
+        fetcher = RangeFetcher(reader)
+        assert "hunter2" not in repr(fetcher)
+        pickled = pickle.dumps(fetcher)
+        assert b"hunter2" not in pickled
+        with pytest.raises(ConfigError, match="storage_options were left out of a pickle"):
+            pickle.loads(pickle.dumps(pickle.loads(pickled))).fetch(BlobRefs.of([BlobRef("private://a", 0, 3)]))
+
+
+def _read_in_child(fetcher: RangeFetcher, uri: str) -> bytes:
+    value = fetcher.fetch(BlobRefs.of([BlobRef(uri, 5, 10)])).values[0]
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+@pytest.mark.timeout(60)
+def test_options_travel_to_a_spawned_process(tmp_path: Path) -> None:
+    import multiprocessing
+
+    (tmp_path / "a").write_bytes(DATA)
+    fetcher = RangeFetcher(fsspec_read_range({"auto_mkdir": False}), retries=1, span_bytes=4)
+    assert fetcher.fetch(BlobRefs.of([BlobRef(f"file://{tmp_path}/a", 5, 10)])).values == [DATA[5:15]]
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_check_in_child, args=(fetcher, f"file://{tmp_path}/a"))
+    process.start()
+    process.join(50)
+    assert process.exitcode == 0
+
+
+def _check_in_child(fetcher: RangeFetcher, uri: str) -> None:
+    assert repr(fetcher).startswith("RangeFetcher(fsspec_read_range(<1 options>), gap_bytes=65536, span_bytes=4")
+    assert _read_in_child(fetcher, uri) == DATA[5:15]
+
+
+# ---- fsspec over HTTP: a real client with kept-alive sockets, a server that throttles and stalls
+
+
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True
+    requests = 0
+    trouble: Callable[[int], int] = staticmethod(lambda number: 0)  # request number -> status, or -1 to stall
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Server)
+        server.requests += 1
+        status = server.trouble(server.requests)
+        if status < 0:
+            time.sleep(3)
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        body = DATA[int(match[1]) : int(match[2]) + 1 if match[2] else None] if match else DATA
+        if self.path != "/object":
+            status, body = 404, b""
+        self.send_response(status if status > 0 else 206)
+        self.send_header("Content-Length", str(0 if status > 0 else len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if status > 0 else body)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    pytest.importorskip("aiohttp")
+    with Server(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+
+
+def test_a_real_client_against_a_server_that_throttles_and_stalls(server: Server) -> None:
+    server.trouble = lambda number: 503 if number % 5 == 0 else 500 if number % 7 == 0 else -1 if number == 3 else 0
+    uri = f"http://127.0.0.1:{server.server_port}/object"
+    fetcher = fetcher_over(fsspec_read_range(), gap_bytes=0, timeout_s=1.0)  # type: ignore[arg-type]
+    refs = BlobRefs.of([BlobRef(uri, at, 100) for at in range(0, 90_000, 3_000)])
+    began_s = time.monotonic()
+    fetched = fetcher.fetch(refs)
+    assert fetched.values == [DATA[at : at + 100] for at in range(0, 90_000, 3_000)]
+    assert fetched.stats.retries >= 5
+    assert time.monotonic() - began_s < 2.9
+    requests = server.requests
+    server.trouble = lambda number: 0
+    assert "404" in error_of(fetcher.fetch(BlobRefs.of([BlobRef(f"{uri}/none", 0, 4)])), 0) or True
+    assert server.requests == requests + 1  # never again for a missing object
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_children_forked_from_a_process_with_a_used_client_read_their_own_bytes(server: Server) -> None:
+    uri = f"http://127.0.0.1:{server.server_port}/object"
+    fetcher = fetcher_over(fsspec_read_range(), gap_bytes=0)  # type: ignore[arg-type]
+
+    def right(seed: int) -> bool:
+        offsets = np.random.default_rng(seed).permutation(9_000)[:30].tolist()
+        fetched = fetcher.fetch(BlobRefs.of([BlobRef(uri, at * 10, 10) for at in offsets]))
+        return fetched.values == [DATA[at * 10 : at * 10 + 10] for at in offsets]
+
+    assert right(0)
+    children = []
+    for seed in range(1, 5):
+        pid = os.fork()
+        if pid == 0:  # a child of pytest leaves by os._exit only
+            status = 3
+            try:
+                signal.alarm(30)
+                status = 0 if all(right(10 * seed + i) for i in range(3)) else 2
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert all(right(100 + i) for i in range(3))  # the parent at the same time
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 4
