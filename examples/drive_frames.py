@@ -66,9 +66,8 @@ def run(warehouse: str, frames: list[tuple[str, bytes]], scratch: Path) -> None:
     commit = table.append(rows_of(frames))
     say(3, f"appended {commit.rows} rows as snapshot {commit.snapshot_id}, {commit.bytes:,} bytes")
 
-    from daft import col
-
     import daft
+    from daft import col
 
     snap = table.latest()
     front = snap.daft().where(col("channel") == "CAM_FRONT").sort("sample_token").select("sample_token", "weather")
@@ -106,7 +105,9 @@ def run(warehouse: str, frames: list[tuple[str, bytes]], scratch: Path) -> None:
     rest = json.loads((scratch / "resumed" / "log.json").read_text())
     same = half["batches"] + rest["batches"] == whole["batches"]
     say(8, f"trained {EPOCHS} epochs from the tag, {len(whole['batches'])} batches, last loss {whole['loss']:.4f}")
-    tell(f"stopped after {len(half['batches'])}, resumed in a new process for {len(rest['batches'])}, last loss {rest['loss']:.4f}")
+    tell(
+        f"stopped after {len(half['batches'])}; a new process resumed for {len(rest['batches'])}, last loss {rest['loss']:.4f}"
+    )
     tell(f"batches equal to those of the uninterrupted run: {same}")
     if not same:
         raise SystemExit(1)
@@ -124,7 +125,11 @@ def train(warehouse: str, folder: str | Path, *, stop_after: int | None = None, 
     dataset = lh.Dataset(index, batch_size=2, seed=SEED, decode={"frame_jpg": lh.Image(size=(72, 128))})
     loader = lh.Loader(dataset)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(128, 1)
+        torch.nn.Conv2d(3, 8, 5, stride=4),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 1),
     )
     if resume:
         model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))

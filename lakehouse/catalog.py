@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -160,7 +161,7 @@ class Catalog:
         """
         database, table = split_table_name(name)
         full = f"{database}.{table}"
-        opened = Table(lambda branch: self._load(full, branch), full, self._config.blob_roots)
+        opened = Table(partial(self._load, full), full, self._config.blob_roots)
         if not opened.paimon.options.row_tracking_enabled():
             raise SchemaError(
                 f"table {full} has no row ids (row-tracking.enabled=false); copy its rows into a table made by create_table"
@@ -189,6 +190,9 @@ class Catalog:
                 return
             raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(self.tables()[:20]) or 'none'}")
         self.paimon.drop_table(full)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Catalog, (self._config,)  # which keeps secrets out of a plain pickle; see `lakehouse.config`
 
     def __repr__(self) -> str:
         return f"Catalog({self._config})"

@@ -144,6 +144,7 @@ class Loader:
         self._start_method = start_method or ("forkserver" if "forkserver" in known else "spawn")
         self._start = Start()
         self._torch_loader: DataLoader[Any] | None = None
+        self._held: weakref.finalize[[DataLoader[Any]], Loader] | None = None
         self._epoch = dataset.epoch
         self._step = 0  # steps of the epoch that the trainer has taken
         self._resumed = False  # a state was loaded and nothing taken since
@@ -260,13 +261,19 @@ class Loader:
                     pin_memory=self._pinned,
                     multiprocessing_context=self._start_method,
                 )
+                # Worker processes end when torch's loader is dropped, but are waited for in vain, 5 seconds each, when the
+                # garbage collector finds it in a cycle (an exception that someone kept): its queues go first. So it is
+                # held from outside any cycle, and dropped once this loader is gone.
+                self._held = weakref.finalize(self, _let_go, self._torch_loader)
             try:
                 return iter(self._torch_loader)
             except RuntimeError as error:
-                raise self._worker_death(error) from None
+                raise self._worker_death(error) from error
 
     def _worker_death(self, error: RuntimeError) -> LakehouseError:
         self._torch_loader = None
+        if self._held is not None:
+            self._held.detach()
         return LakehouseError(
             f"{cause_line(error)}. If it happened at the start: {_GUARD}. Later, a worker is most often killed for its memory: "
             "lower workers, prefetch or prefetch_bytes, or enlarge /dev/shm"
@@ -282,9 +289,8 @@ class Loader:
                 if not self._workers or isinstance(error, StopIteration):
                     raise
                 if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-                    raise self._worker_death(error) from None
-                # The worker's traceback is in the text. This process's own would tie torch's iterator into a cycle, and
-                # when the garbage collector takes it apart, each worker process is waited for in vain for 5 seconds.
+                    raise self._worker_death(error) from error
+                # The worker's traceback is in the text; this process's own would tie torch's iterator into a cycle.
                 raise error.with_traceback(None) from None
             if step != self._step:
                 raise LakehouseError(f"step {step} came where step {self._step} of epoch {self._epoch} was due")
@@ -357,6 +363,10 @@ def _items(pipeline: Pipeline[Step], wrap: Callable[[Any], Any]) -> Iterator[Ite
             yield step.rows.step, wrap(step.take_batch()), step.report
     finally:
         pipeline.close()
+
+
+def _let_go(_: DataLoader[Any]) -> None:
+    """Nothing: being this function's argument was what held it."""
 
 
 def _as_is(item: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakehouse.blobfile import NULL, OLDER, BlobIndex, read_blob_index
-from lakehouse.errors import FetchError, NotFoundError, cause_line
+from lakehouse.errors import FetchError, NotFoundError, SchemaError, cause_line
 from lakehouse.schema import Columns
 from lakehouse.upstream import is_local, local_path
 
@@ -36,13 +36,15 @@ class Version:
         snapshot_id: None for a table without a snapshot: zero rows, for ever.
         uuid: identity of the table, other for a table of the same name made later.
         roots: folders and URL prefixes outside the table's own from which BLOBs may be read.
+        reopen: makes ``paimon`` again. A pickle carries this instead of the handle, which holds credentials in clear.
     """
 
     paimon: Any
     name: str
     snapshot_id: int | None
     uuid: str
-    roots: tuple[str, ...] = ()
+    roots: tuple[str, ...]
+    reopen: Callable[[], Any]
 
     @property
     def path(self) -> str:
@@ -56,6 +58,13 @@ class Version:
 
     def __str__(self) -> str:
         return f"{self.name}@{self.snapshot_id}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.reopen, self.name, self.snapshot_id, self.uuid, self.roots)
+
+
+def _reopened(reopen: Callable[[], Any], *rest: Any) -> Version:
+    return Version(reopen(), *rest, reopen=reopen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +157,37 @@ def plan(version: Version, predicate: Any = None) -> Groups:
                 f"snapshot {version.snapshot_id} has no other tag and its own file has expired"
             )
         groups.extend(_groups(split))
+    _check_readable(version, groups)
     groups.sort(key=lambda group: group.first_row_id)
     return Groups(tuple(groups))
+
+
+def _check_readable(version: Version, groups: Iterable[Group]) -> None:
+    """Refuse what other engines may leave behind and the engine reads as other values than are there.
+
+    Raises:
+        SchemaError: BLOBs in a row file, or a column whose older files know it by another name (upstream: null).
+    """
+    blobs = frozenset(version.columns.blobs) - version.columns.inline
+    names = {item.id: item.name for item in version.paimon.fields}
+    renamed: dict[int, dict[str, str]] = {version.paimon.table_schema.id: {}}  # schema -> old name -> new name
+    for group in groups:
+        files = group.split.files
+        for file in files if len(files) > 1 else ():
+            if file.schema_id not in renamed:
+                fields = version.paimon.schema_manager.get_schema(file.schema_id).fields
+                renamed[file.schema_id] = {i.name: names[i.id] for i in fields if names.get(i.id, i.name) != i.name}
+            written = set(file.write_cols or ())
+            if not _is_blob_file(file) and written & blobs:
+                raise SchemaError(
+                    f"{version} column {min(written & blobs)}: {file.file_path} holds its BLOBs in a row file, which can't be "
+                    "read by reference; write the column again with an update that makes .blob files"
+                )
+            for old in sorted(renamed[file.schema_id].keys() & (written or renamed[file.schema_id].keys())):
+                raise SchemaError(
+                    f"{version} column {renamed[file.schema_id][old]} was renamed from {old}, which {file.file_path} still "
+                    f"has: its values would read as null; rename it back, or copy them into a new column"
+                )
 
 
 def _groups(split: Any) -> Iterator[Group]:

@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -366,11 +367,13 @@ def test_forked_children_read_their_own_bytes(folder: Path) -> None:
     fetcher = LocalFetcher(max_files=2)
     parents, _ = random_refs(folder, 60, seed=3)
     cases = [random_refs(folder, 200, seed) for seed in range(12)]
+
+    def right(case: tuple[BlobRefs, list[bytes | None]]) -> bool:
+        refs, expected = case
+        return all(fetcher.fetch(refs).values == expected for _ in range(10))
+
     with busy(fetcher, parents):
-        children = [
-            forked(lambda refs=refs, expected=expected: all(fetcher.fetch(refs).values == expected for _ in range(10)))
-            for refs, expected in cases
-        ]
+        children = [forked(partial(right, case)) for case in cases]
         assert [exit_code(pid) for pid in children] == [0] * 12
 
 

@@ -91,7 +91,12 @@ def test_arrays_are_frozen_and_the_callers_own_are_not() -> None:
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused(change: dict[str, Any]) -> None:
-    fits = {"uris": ("/a",), "uri_ids": np.zeros(2, np.int32), "offsets": np.zeros(2, np.int64), "lengths": np.zeros(2, np.int64)}
+    fits: dict[str, Any] = {
+        "uris": ("/a",),
+        "uri_ids": np.zeros(2, np.int32),
+        "offsets": np.zeros(2, np.int64),
+        "lengths": np.zeros(2, np.int64),
+    }
     BlobRefs(**fits)
     with pytest.raises(ValueError, match="BlobRefs"):
         BlobRefs(**{**fits, **change})
@@ -168,4 +173,4 @@ def test_a_daft_file_is_read_by_the_table_and_not_by_daft(file: Path) -> None:
 def test_other_things_are_refused(file: Path) -> None:
     for value in (None, "/a", b"bytes", file):
         with pytest.raises(TypeError, match="BlobRef or a daft"):
-            fetch_blob(value, Table(LocalFetcher()))  # type: ignore[arg-type]
+            fetch_blob(value, Table(LocalFetcher()))

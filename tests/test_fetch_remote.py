@@ -96,9 +96,7 @@ def status_error(status: int) -> Exception:
     st.integers(0, 50),
     st.integers(1, 120),
 )
-def test_every_value_comes_back_in_the_order_asked(
-    ranges: list[tuple[int, int, int]], gap_bytes: int, span_bytes: int
-) -> None:
+def test_every_value_comes_back_in_the_order_asked(ranges: list[tuple[int, int, int]], gap_bytes: int, span_bytes: int) -> None:
     columns = np.array(ranges, np.int64).reshape(-1, 3)
     refs = BlobRefs((URI, f"{URI}2", f"{URI}3"), columns[:, 0], columns[:, 1], columns[:, 2])
     store = Store(DATA[:1_000])
@@ -144,8 +142,13 @@ def test_a_value_does_not_keep_its_span_alive() -> None:
 
 
 def test_other_buffers_are_taken() -> None:
-    for kind in (bytearray, memoryview):
-        fetched = RangeFetcher(lambda uri, offset, length, kind=kind: kind(DATA[offset : offset + length])).fetch(refs_of((5, 3)))
+    kinds: list[Callable[[bytes], bytearray | memoryview]] = [bytearray, memoryview]
+    for kind in kinds:
+
+        def read_range(uri: str, offset: int, length: int) -> bytearray | memoryview:
+            return kind(DATA[offset : offset + length])  # noqa: B023 - called before the next turn
+
+        fetched = RangeFetcher(read_range).fetch(refs_of((5, 3)))
         assert fetched.values == [DATA[5:8]]
 
 
@@ -236,10 +239,11 @@ def _wait_until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
     ids=repr,
 )
 def test_what_may_pass_is_tried_again(fault: BaseException | bytes) -> None:
-    store = Store(fault=lambda uri, offset, length, number: fault if number <= 3 else None)
+    times = 2 if isinstance(fault, bytes) else 5
+    store = Store(fault=lambda uri, offset, length, number: fault if number <= times else None)
     fetched = fetcher_over(store).fetch(refs_of((100, 50)))
     assert fetched.values == [DATA[100:150]]
-    assert (fetched.stats.requests, fetched.stats.retries, len(store.calls)) == (4, 3, 4)
+    assert (fetched.stats.requests, fetched.stats.retries, len(store.calls)) == (times + 1, times, times + 1)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +288,7 @@ def test_one_missing_object_does_not_take_the_others_along() -> None:
 
 def test_one_range_beyond_the_end_leaves_those_merged_with_it() -> None:
     store = Store(DATA[:1_000])
-    fetched = fetcher_over(store, retries=2).fetch(refs_of((900, 50), (960, 60), (950, 10), (990, -1)))
+    fetched = fetcher_over(store).fetch(refs_of((900, 50), (960, 60), (950, 10), (990, -1)))
     assert fetched.values[0] == DATA[900:950]
     assert fetched.values[2:] == [DATA[950:960], DATA[990:1_000]]
     assert error_of(fetched, 1) == (
@@ -315,8 +319,8 @@ def test_retries_end() -> None:
 
 
 def test_a_fifth_of_all_requests_throttled() -> None:
-    generator = random.Random(5)
-    store = Store(fault=lambda *_: status_error(503) if generator.random() < 0.2 else None)
+    throttled = np.random.default_rng(5).random(10_000) < 0.2
+    store = Store(fault=lambda uri, offset, length, number: status_error(503) if throttled[number] else None)
     refs = refs_of(*((at, 20) for at in range(0, 90_000, 250)))
     fetched = fetcher_over(store, gap_bytes=0).fetch(refs)
     assert fetched.values == [DATA[at : at + 20] for at in range(0, 90_000, 250)]
@@ -355,9 +359,9 @@ def test_a_store_that_never_answers_costs_a_bounded_number_of_threads() -> None:
     fetcher = fetcher_over(store, gap_bytes=0, timeout_s=0.02, concurrency=2, retries=1)
     try:
         fetched = fetcher.fetch(refs_of(*((at, 10) for at in range(0, 4_000, 100))))
-        assert len(store.calls) == 8  # 4 * concurrency
+        assert 8 <= len(store.calls) <= 9  # 4 * concurrency, and what was taken before that many hung
         assert "no answer within 0.02 s (tried 2 times)" in error_of(fetched, 0)
-        assert "8 earlier reads of this process never returned" in error_of(fetched, 39)
+        assert re.search("[89] earlier reads of this process never returned", error_of(fetched, 39))
     finally:
         release.set()
     store.fault = None
@@ -382,7 +386,7 @@ def test_a_mistake_in_the_program_is_raised(mistake: Exception) -> None:
     assert caught.value is mistake
     assert any(entry.name == "__call__" for entry in caught.traceback)  # where it happened, in the thread
     with pytest.raises(TypeError, match="NoneType"):
-        RangeFetcher(lambda *_: None).fetch(refs_of((0, 4)))  # type: ignore[arg-type, return-value]
+        RangeFetcher(lambda *_: None).fetch(refs_of((0, 4)))  # type: ignore[arg-type]
 
 
 def test_the_programs_own_randomness_is_left_alone() -> None:
@@ -394,9 +398,16 @@ def test_the_programs_own_randomness_is_left_alone() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    for wrong in ({"gap_bytes": -1}, {"span_bytes": 0}, {"concurrency": 0}, {"timeout_s": 0}, {"retries": -1}, {"backoff_s": -1}):
+    for wrong in (
+        {"gap_bytes": -1},
+        {"span_bytes": 0},
+        {"concurrency": 0},
+        {"timeout_s": 0},
+        {"retries": -1},
+        {"backoff_s": -1},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            RangeFetcher(Store(), **wrong)  # type: ignore[arg-type]
+            RangeFetcher(Store(), **wrong)
     with pytest.raises(TypeError, match="read_range"):
         RangeFetcher("s3://bucket")  # type: ignore[arg-type]
 
@@ -482,7 +493,9 @@ def test_fsspec_reads_urls_with_a_scheme(memory: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(DATA)
     fetcher = RangeFetcher(fsspec_read_range(), retries=0)
     for uri in (memory, f"file://{tmp_path}/a", str(tmp_path / "a")):
-        refs = BlobRefs.of([BlobRef(uri, 5, 10), None, BlobRef(uri, 99_990), BlobRef(uri), BlobRef(uri, 7, 0), BlobRef(uri, 99_990, 20)])
+        refs = BlobRefs.of(
+            [BlobRef(uri, 5, 10), None, BlobRef(uri, 99_990), BlobRef(uri), BlobRef(uri, 7, 0), BlobRef(uri, 99_990, 20)]
+        )
         fetched = fetcher.fetch(refs)
         assert fetched.values[:5] == [DATA[5:15], None, DATA[99_990:], DATA, b""]
         assert "got 10 bytes, expected 20" in error_of(fetched, 5)
@@ -496,7 +509,7 @@ def test_fsspec_reads_urls_with_a_scheme(memory: str, tmp_path: Path) -> None:
 def test_options_by_scheme_and_their_secrecy(tmp_path: Path) -> None:
     import fsspec
 
-    class Private(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[name-defined, misc]
+    class Private(fsspec.implementations.memory.MemoryFileSystem):
         protocol = "private"
 
         def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
@@ -541,10 +554,17 @@ def _check_in_child(fetcher: RangeFetcher, uri: str) -> None:
 # ---- fsspec over HTTP: a real client with kept-alive sockets, a server that throttles and stalls
 
 
+STALL_S = 8.0
+
+
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
-    requests = 0
+    block_on_close = False
     trouble: Callable[[int], int] = staticmethod(lambda number: 0)  # request number -> status, or -1 to stall
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.paths: list[str] = []
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -553,10 +573,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = self.server
         assert isinstance(server, Server)
-        server.requests += 1
-        status = server.trouble(server.requests)
+        server.paths.append(self.path)
+        status = server.trouble(len(server.paths))
         if status < 0:
-            time.sleep(3)
+            time.sleep(STALL_S)
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         body = DATA[int(match[1]) : int(match[2]) + 1 if match[2] else None] if match else DATA
         if self.path != "/object":
@@ -573,7 +593,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     pytest.importorskip("aiohttp")
-    with Server(("127.0.0.1", 0), Handler) as running:
+    with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield running
@@ -589,11 +609,11 @@ def test_a_real_client_against_a_server_that_throttles_and_stalls(server: Server
     fetched = fetcher.fetch(refs)
     assert fetched.values == [DATA[at : at + 100] for at in range(0, 90_000, 3_000)]
     assert fetched.stats.retries >= 5
-    assert time.monotonic() - began_s < 2.9
-    requests = server.requests
+    assert time.monotonic() - began_s < STALL_S
     server.trouble = lambda number: 0
-    assert "404" in error_of(fetcher.fetch(BlobRefs.of([BlobRef(f"{uri}/none", 0, 4)])), 0) or True
-    assert server.requests == requests + 1  # never again for a missing object
+    missing = fetcher.fetch(BlobRefs.of([BlobRef(f"{uri}/none", 0, 4)]))
+    assert "FileNotFoundError" in error_of(missing, 0)
+    assert server.paths.count("/object/none") == 1
 
 
 @pytest.mark.timeout(60)

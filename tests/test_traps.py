@@ -182,7 +182,7 @@ def test_t09_nothing_of_a_failed_append_is_committed(warehouse: Path, tmp_path: 
     with pytest.raises(lh.FetchError, match=r"column img: can't read .*source.*nothing was written"):
         table.append(missing())
     source.write_bytes(b"abc")
-    with pytest.raises(OSError, match="does not exist"):
+    with pytest.raises(lh.CommitError, match="source does not exist.*nothing was committed"):
         table.append(vanishing())
     with pytest.raises(KeyboardInterrupt):
         table.append(interrupted())
@@ -260,7 +260,6 @@ def test_t03_a_column_added_later(warehouse: Path) -> None:
     assert query_.where("score = 1.5").count_rows() == 1
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="lakehouse/scan.py (plan) does not refuse renamed columns yet")
 def test_t04_a_column_that_another_engine_renamed(warehouse: Path) -> None:
     table = made(warehouse, [row(0)])
     alter(warehouse, SchemaChange.rename_column("v", "w"))
@@ -269,7 +268,6 @@ def test_t04_a_column_that_another_engine_renamed(warehouse: Path) -> None:
     assert found == ["v0", "v1"] or "renamed" in found
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="lakehouse/scan.py (plan) does not refuse BLOBs in row files yet")
 def test_t14_blobs_that_another_engine_put_into_a_row_file(warehouse: Path) -> None:
     table = made(warehouse, [row(0), row(3)], options={"deletion-vectors.enabled": False})
     replace_blobs_by_shard(table.paimon)
@@ -288,7 +286,7 @@ def test_t05_what_was_before_another_engine_dropped_a_blob(warehouse: Path) -> N
 def test_t11_no_null_gets_into_a_vector(warehouse: Path) -> None:
     table = made(warehouse, schema=SCHEMA.insert(1, pa.field("e", pa.list_(pa.float32(), 3))))
     for vector in (None, [1.0, None, 3.0]):
-        with pytest.raises(lh.SchemaError, match=r"column e: .* can't hold nulls; declare"):
+        with pytest.raises(lh.SchemaError, match=r"column e: (.* can't hold nulls|got null)"):
             table.append([row(0, e=[1.0, 2.0, 3.0]), row(1, e=vector)])
     table.append([row(0, e=[1.0, 2.0, 3.0])])
     assert table.latest().arrow().column("e").to_pylist() == [[1.0, 2.0, 3.0]]
@@ -469,12 +467,12 @@ def test_t22_no_value_carries_the_secret_key(warehouse: Path, tmp_path: Path) ->
     assert SECRET not in repr(snapshot) + repr(table) + repr(snapshot.query()) + str(snapshot.daft().explain)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="Catalog and Version pickle pypaimon's handles, secrets and all")
 def test_t22_pickles_carry_no_secret_key(warehouse: Path) -> None:
     options = {"fs.s3.accessKeyId": "someone", "fs.s3.accessKeySecret": SECRET, "fs.s3.endpoint": "http://localhost:1"}
     catalog = lh.connect(warehouse=str(warehouse), **options)
     catalog.create_table(NAME, SCHEMA, partition_by=["p"]).append([row(0)])
-    for value in (catalog, catalog.table(NAME).latest(), catalog.table(NAME).latest().query()):
+    latest = catalog.table(NAME).latest()
+    for value in (catalog, catalog.table(NAME), latest, latest.query(), latest.query().index()):
         assert SECRET.encode() not in pickle.dumps(value)
 
 

@@ -186,19 +186,19 @@ class Image:
 
     def _fill_by_turbo(self, data: bytes | memoryview, header: jpeg.Header, out: Pixels) -> None:
         straight = self.layout == "HWC" and self._turn(header) == jpeg.UPRIGHT
-        height, width = self._stored_size(header)
-        shrink = self.size is not None and self.resample != "nearest"
-        eighths = jpeg.pick_scale(header, height, width) if shrink else 8
-        if (jpeg.scaled(header.height, eighths), jpeg.scaled(header.width, eighths)) == (height, width):
-            pixels = jpeg.decode(data, header, mode=self.mode, eighths=eighths, out=out if straight else None)
-            if straight:
-                return
+        if self.size is None:
+            pixels = jpeg.decode(data, header, mode=self.mode, out=out if straight else None)
         else:
-            pixels = jpeg.decode(data, header, mode=self.mode, eighths=eighths)
-            # The last row and column of a scaled picture may stand for a part of a pixel only.
-            box = (0.0, 0.0, header.width * eighths / 8, header.height * eighths / 8)
-            pixels = pillow.resize_array(pixels, height, width, self.resample, box)
-        self._place(pixels, header, out)
+            height, width = self._stored_size(header)
+            eighths = jpeg.pick_scale(header, height, width) if self.resample != "nearest" else 8
+            straight = straight and jpeg.scaled_size(header, eighths) == (height, width)
+            pixels = jpeg.decode(data, header, mode=self.mode, eighths=eighths, out=out if straight else None)
+            if pixels.shape[:2] != (height, width):
+                # The last row and column of a scaled picture may stand for a part of a pixel only.
+                box = (0.0, 0.0, header.width * eighths / 8, header.height * eighths / 8)
+                pixels = pillow.resize_array(pixels, height, width, self.resample, box)
+        if not straight:
+            self._place(pixels, header, out)
 
     def _fill_by_pillow(self, data: bytes | memoryview, header: jpeg.Header | pillow.Opened, out: Pixels) -> None:
         opened = header

@@ -47,38 +47,34 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes | memoryview) -> Header | None:
-    """Walk the segments up to the first scan.
+    """Walk the segments up to the frame; EXIF stands before it, by its standard right at the start.
 
     Returns:
         None where no frame is found before the data ends or stops making sense: a second decoder may know more.
     """
     size = len(data)
     position = 2
-    frame: tuple[int, int, int, int] | None = None
     orientation = UPRIGHT
     for _ in range(_MAX_STEPS):
-        if position + 4 > size:
+        if position + 10 > size:
             break
         lead, marker, length = _SEGMENT.unpack_from(data, position)
-        if lead != _FILL:
+        if marker in _FRAMES and lead == _FILL:
+            bits, height, width, components = _FRAME.unpack_from(data, position + 4)
+            return Header(height, width, bits, components, orientation)
+        if marker == _APP1 and orientation == UPRIGHT and data[position + 4 : position + 10] == _EXIF:
+            orientation = exif_orientation(bytes(data[position + 10 : position + 2 + length]))
+        if lead != _FILL or marker in (_SCAN, _END):
             break
         if marker == _FILL:  # any number of fill bytes may stand before a marker
             position += 1
-            continue
-        if marker in _BARE:
+        elif marker in _BARE:
             position += 2
-            continue
-        if marker in (_SCAN, _END) or length < 2:
+        elif length < 2:
             break
-        if marker in _FRAMES and frame is None and position + 10 <= size:
-            frame = _FRAME.unpack_from(data, position + 4)
-        elif marker == _APP1 and orientation == UPRIGHT and data[position + 4 : position + 10] == _EXIF:
-            orientation = exif_orientation(bytes(data[position + 10 : position + 2 + length]))
-        position += 2 + length
-    if frame is None:
-        return None
-    bits, height, width, components = frame
-    return Header(height, width, bits, components, orientation)
+        else:
+            position += 2 + length
+    return None
 
 
 def exif_orientation(exif: bytes) -> int:
@@ -112,9 +108,9 @@ def turbo_can(header: Header) -> bool:
     return header.bits == 8 and header.components in (1, 3) and 0 < header.height * header.width * 4 < 2**31
 
 
-def scaled(length: int, eighths: int) -> int:
-    """How many pixels a side has when decoded at ``eighths / 8``."""
-    return -(-length * eighths // 8)
+def scaled_size(header: Header, eighths: int) -> tuple[int, int]:
+    """Height and width when decoded at ``eighths / 8``."""
+    return -(-header.height * eighths // 8), -(-header.width * eighths // 8)
 
 
 def pick_scale(header: Header, height: int, width: int) -> int:
@@ -123,7 +119,8 @@ def pick_scale(header: Header, height: int, width: int) -> int:
     6/8 and 7/8 are never chosen: they have no fast inverse transform and take longer than decoding everything.
     """
     for eighths in range(1, 6):
-        if scaled(header.height, eighths) >= height and scaled(header.width, eighths) >= width:
+        scaled_height, scaled_width = scaled_size(header, eighths)
+        if scaled_height >= height and scaled_width >= width:
             return eighths
     return 8
 
@@ -146,11 +143,15 @@ def decode(data: bytes | memoryview, header: Header, *, mode: str, eighths: int 
     """
     import simplejpeg
 
-    height, width = scaled(header.height, eighths), scaled(header.width, eighths)
-    # simplejpeg takes the smallest scale that reaches both sides, and none at all for 0.
-    least = (0, 0) if eighths == 8 else (height, width)
     colors = "GRAY" if mode == "L" else mode
-    pixels: Pixels = simplejpeg.decode_jpeg(data, colors, min_height=least[0], min_width=least[1], buffer=out)
+    pixels: Pixels
+    if eighths == 8:
+        height, width = header.height, header.width
+        pixels = simplejpeg.decode_jpeg(data, colors, buffer=out)
+    else:
+        height, width = scaled_size(header, eighths)
+        # simplejpeg takes the smallest scale that reaches both sides.
+        pixels = simplejpeg.decode_jpeg(data, colors, min_height=height, min_width=width, buffer=out)
     if pixels.shape[:2] != (height, width):
         raise ValueError(f"got {pixels.shape[:2]} pixels where the header promises {(height, width)}")
     return pixels

@@ -35,7 +35,8 @@ class Pool:
     """At most ``threads`` daemon threads, begun when there is work for them.
 
     A thread whose job is abandoned is replaced and ends when the job returns. When ``4 * threads`` of them hang, no new
-    job is taken until one returns: a store that never answers must not cost a thread per read.
+    job is taken until one returns (those already taken are still done): a store that never answers must not cost a thread
+    per read.
 
     Args:
         threads: at work at a time, per pool.

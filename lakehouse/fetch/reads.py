@@ -19,6 +19,8 @@ from lakehouse.fetch.retry import RETRIED, Verdict, backoff_s, classify, is_mist
 # (uri, offset, length) -> those bytes; length -1: to the end. Fewer bytes than asked only where the object ends.
 ReadRange: TypeAlias = Callable[[str, int, int], "bytes | bytearray | memoryview"]
 
+# Nearly always the object does end there, and every step that holds such a row would wait for the last retry.
+_SHORT_RETRIES = 2
 # Not the module's own generator: drawing from that would change what a seeded training program draws.
 _JITTER = random.SystemRandom()
 
@@ -129,6 +131,7 @@ class _Run:
         self._running: set[_Try] = set()
         self._done: queue.SimpleQueue[_Try] = queue.SimpleQueue()
         self._tries = [0] * len(requests)
+        self._shorts = [0] * len(requests)
         self._prefixes: dict[int, bytes] = {}
         self._check_at_s = 0.0  # no running try reaches its time limit before this
 
@@ -145,7 +148,7 @@ class _Run:
     def _begin(self) -> None:
         now_s = time.monotonic()
         while self._later and self._later[0][0] <= now_s:
-            self._waiting.append(heapq.heappop(self._later)[1])
+            self._waiting.appendleft(heapq.heappop(self._later)[1])  # first: its wait may not add to that of all others
         while self._waiting and len(self._running) < self._pool.threads:
             index = self._waiting.popleft()
             attempt = _Try(index, self._requests[index], self._read_range, self._done)
@@ -205,12 +208,14 @@ class _Run:
             return
         if len(self._prefixes.get(index, b"")) < got < request.length:
             self._prefixes[index] = attempt.data
+        self._shorts[index] += 1
         asked = range_text(request.offset, request.length)
         self._fail(index, "short", f"got {got} bytes, expected {request.length} (asked for {asked})", None)
 
     def _fail(self, index: int, verdict: Verdict, why: str, error: BaseException | None) -> None:
         retry = self._tries[index] - 1
-        if verdict in RETRIED and retry < self._policy.retries:
+        hopeless = verdict not in RETRIED or (verdict == "short" and self._shorts[index] > _SHORT_RETRIES)
+        if not hopeless and retry < self._policy.retries:
             due_s = time.monotonic() + backoff_s(retry, self._policy.backoff_s, _JITTER)
             heapq.heappush(self._later, (due_s, index))
             return

@@ -6,7 +6,7 @@ import errno
 import random
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from lakehouse.errors import FetchError, LakehouseError
 
@@ -138,11 +138,24 @@ def _status(error: BaseException) -> int:
     response: Any = getattr(error, "response", None)
     if isinstance(response, dict):
         metadata = response.get("ResponseMetadata")
-        found = [metadata.get("HTTPStatusCode")] if isinstance(metadata, dict) else []
-    else:
-        found = [getattr(response, "status_code", None), getattr(response, "status", None)]
-    found += [getattr(error, name, None) for name in ("status", "status_code", "code")]
-    return next((int(value) for value in found if isinstance(value, int) and 100 <= value < 600), 0)
+        status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None
+        return status if _is_status(status) else 0
+    # One after another: aiohttp warns when its `code` is looked at.
+    for owner, name in (
+        (error, "status"),
+        (error, "status_code"),
+        (response, "status_code"),
+        (response, "status"),
+        (error, "code"),
+    ):
+        status = getattr(owner, name, None)
+        if _is_status(status):
+            return status
+    return 0
+
+
+def _is_status(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and 100 <= value < 600
 
 
 def _code(error: BaseException) -> str:

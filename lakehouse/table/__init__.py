@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -267,8 +268,10 @@ class Table:
     ) -> Snapshot:
         name = self.name if branch is None else f"{self.name}$branch_{branch}"
         if number is not None:
-            paimon = paimon.copy(options or {"scan.snapshot-id": str(number)})
-        return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots))
+            options = options or {"scan.snapshot-id": str(number)}
+            paimon = paimon.copy(options)
+        reopen = partial(_pinned, self._load, branch, options)
+        return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots, reopen))
 
     def _branch(self, branch: str) -> Any:
         checked(branch, "branch")
@@ -300,6 +303,9 @@ class Table:
     def fetcher(self) -> Fetcher:
         """What reads the bytes of this table's BLOBs."""
         return self.latest().fetcher()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Table, (self._load, self._name, self._roots)
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self.partition_by)}" if self.partition_by else ""
@@ -334,6 +340,12 @@ def _at_time(manager: Any, time_millis: int) -> Any:
     except RuntimeError:  # it looks for the earliest snapshot from a hint on, which is wrong after a rollback
         found = [snapshot for snapshot in manager.list_snapshots() if snapshot.time_millis <= time_millis]
         return max(found, key=lambda snapshot: snapshot.id, default=None)
+
+
+def _pinned(load: Callable[[str | None], Any], branch: str | None, options: dict[str, str] | None) -> Any:
+    """A handle of one version, made again from its catalog."""
+    paimon = load(branch)
+    return paimon.copy(options) if options else paimon
 
 
 def table_uuid(paimon: Any) -> str:

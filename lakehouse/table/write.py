@@ -122,8 +122,14 @@ class Writer:
 
     def _close(self) -> None:
         with _as_ours(self._paimon):
-            self._messages.extend(self._write.prepare_commit())
+            messages = self._write.prepare_commit()
             self._write.close()
+        for message in messages:
+            for file in message.new_files:
+                # The commit numbers a file by its snapshot where this is 0. The engine leaves row counts here in the second and
+                # later .blob files of a column; once above a later snapshot's number, they would hide updates for ever.
+                file.min_sequence_number = file.max_sequence_number = 0
+        self._messages.extend(messages)
 
 
 def _partitions(batch: pa.RecordBatch, names: tuple[str, ...]) -> tuple[list[tuple[Any, ...]], np.ndarray[Any, Any]]:

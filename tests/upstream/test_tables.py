@@ -210,7 +210,7 @@ def test_t05_a_dropped_blob_column_ends_the_table(tmp_path: Path) -> None:
 
 def test_t11_a_null_vector_makes_the_table_unreadable(tmp_path: Path) -> None:
     """A null in a fixed-size list is written, and can't be read.
-    Refused by lakehouse/table/rows.py (_check_vectors)."""
+    Refused by lakehouse/table/values.py."""
     schema = pa.schema([("id", pa.int64()), ("e", pa.list_(pa.float32(), 3)), ("img", pa.large_binary())])
     rows: list[dict[str, Any]] = [{"id": 0, "e": [1, 2, 3], "img": b""}, {"id": 1, "e": None, "img": b""}]
     made = plain(tmp_path, rows, schema=schema, partition_by=())
@@ -220,7 +220,7 @@ def test_t11_a_null_vector_makes_the_table_unreadable(tmp_path: Path) -> None:
 
 def test_a_column_that_may_not_be_null_takes_null(tmp_path: Path) -> None:
     """NOT NULL is only checked when the data's own schema says it.
-    Refused by lakehouse/table/rows.py (_conform)."""
+    Refused by lakehouse/table/rows.py and values.py."""
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("img", pa.large_binary())])
     made = plain(tmp_path, schema=strict, partition_by=())
     loose = pa.schema([("id", pa.int64()), ("img", pa.large_binary())])
@@ -302,7 +302,7 @@ def test_t07_a_tag_of_another_name(tmp_path: Path) -> None:
 
 def test_t08_bytes_that_look_like_a_descriptor_are_followed(tmp_path: Path) -> None:
     """A value that starts like a descriptor is taken for a path when it is written: that file's content is stored.
-    Refused by lakehouse/table/rows.py (_refuse_descriptors, _blob_list)."""
+    Refused by lakehouse/table/blobs.py."""
     (tmp_path / "private").write_bytes(b"secret")
     value = BlobDescriptor(str(tmp_path / "private"), 0, -1).serialize()
     made = plain(tmp_path / "warehouse", [row(0, img=value)])
@@ -320,7 +320,7 @@ def test_t23_a_reference_column_reads_any_file(tmp_path: Path) -> None:
 
 def test_a_short_source_is_stored_short(tmp_path: Path) -> None:
     """A descriptor of 10 bytes over a file of 3 stores 3.
-    Refused by lakehouse/table/write.py (Describer)."""
+    Refused by lakehouse/table/blobs.py (Describer)."""
     (tmp_path / "source").write_bytes(b"abc")
     value = BlobDescriptor(str(tmp_path / "source"), 0, 10).serialize()
     made = plain(tmp_path / "warehouse", [row(0, img=value)])
@@ -349,7 +349,7 @@ def test_incremental_between_reads_everything(tmp_path: Path) -> None:
 
 def test_unknown_columns_are_left_out(tmp_path: Path) -> None:
     """A projection drops names that the table lacks.
-    Refused by lakehouse/query/predicate.py (known_columns)."""
+    Refused by lakehouse/schema.py (known_columns)."""
     assert read(plain(tmp_path, [row(0)]).table, ["id", "idd"]).column_names == ["id"]  # right: an error
 
 
