@@ -226,16 +226,24 @@ def test_a_file_that_shrinks_or_grows_while_it_is_open(tmp_path: Path) -> None:
     assert fetcher.fetch(BlobRefs.of([BlobRef(str(path), 5, 8), BlobRef(str(path), 5)])).values == [b"56abcdef"] * 2
 
 
-def test_an_error_does_not_keep_the_other_values_alive(folder: Path) -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_error_does_not_keep_the_other_values_alive(folder: Path, refused: bool) -> None:
+    def path_of(uri: str) -> str:
+        if refused and uri == "/nowhere":
+            raise FetchError("not this one")
+        return uri
+
     path = str(folder / "0.bin")
     refs = BlobRefs.of([BlobRef("/nowhere", 0, 1), *(BlobRef(path, 0, FILE_BYTES) for _ in range(100))])
+    fetcher = LocalFetcher(path_of=path_of)
+    gc.disable()  # a cycle of error and frame would only go with a collection
     tracemalloc.start()
     try:
-        error = LocalFetcher().fetch(refs).values[0]
-        gc.collect()
+        error = fetcher.fetch(refs).values[0]
         assert tracemalloc.get_traced_memory()[0] < 500_000  # of 5 MB
     finally:
         tracemalloc.stop()
+        gc.enable()
     assert isinstance(error, FetchError)
 
 

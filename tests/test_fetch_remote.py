@@ -370,12 +370,33 @@ def test_a_store_that_never_answers_costs_a_bounded_number_of_threads() -> None:
 
 @pytest.mark.timeout(20)
 def test_waiting_for_a_thread_is_not_the_stores_fault() -> None:
-    """20 requests of 30 ms over one thread, with a limit of 200 ms each: no time-out, though the last waits 600 ms."""
-    store = Store(latency_s=0.03)
-    fetcher = fetcher_over(store, gap_bytes=0, concurrency=1, timeout_s=0.2, retries=0)
-    with ThreadPoolExecutor(4) as threads:
-        fetched = list(threads.map(lambda k: fetcher.fetch(refs_of(*((k + at, 1) for at in range(0, 500, 100)))), range(4)))
-    assert not [value for answer in fetched for value in answer.values if isinstance(value, FetchError)]
+    """16 requests of 50 ms over one thread, with a limit of 400 ms each: no time-out, though the last waits 750 ms."""
+    store = Store(latency_s=0.05)
+    fetcher = fetcher_over(store, concurrency=1, timeout_s=0.4, retries=0)
+    with ThreadPoolExecutor(16) as threads:
+        fetched = list(threads.map(lambda at: fetcher.fetch(refs_of((at, 1))), range(16)))
+    assert [answer.values for answer in fetched] == [[DATA[at : at + 1]] for at in range(16)]
+
+
+@pytest.mark.timeout(20)
+def test_who_waits_behind_a_read_that_never_returns_is_served_when_that_is_left_behind() -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    def fault(uri: str, offset: int, length: int, number: int) -> None:
+        if offset == 500:
+            begun.set()
+            release.wait()
+
+    fetcher = fetcher_over(Store(fault=fault), concurrency=1, timeout_s=0.2, retries=0)
+    with ThreadPoolExecutor(2) as threads:
+        stuck = threads.submit(fetcher.fetch, refs_of((500, 10)))
+        begun.wait()
+        behind = threads.submit(fetcher.fetch, refs_of((40, 10)))
+        try:
+            assert behind.result(timeout=10).values == [DATA[40:50]]
+            assert "no answer within 0.2 s" in error_of(stuck.result(timeout=10), 0)
+        finally:
+            release.set()
 
 
 @pytest.mark.parametrize("mistake", [TypeError("bug"), AttributeError("bug"), ConfigError("bug"), ImportError("Install s3fs")])
