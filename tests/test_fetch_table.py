@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -267,6 +268,7 @@ def test_it_pickles_into_a_spawned_process(lake: Path) -> None:
 def test_dropping_a_fetcher_closes_its_files(lake: Path) -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("counts open files in /proc")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
         TableFetcher(f"{lake}/table").fetch(refs_of(f"{lake}/table/deep/a"))

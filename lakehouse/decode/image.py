@@ -226,8 +226,11 @@ class Image:
         return (width, height) if self._turn(header) >= 5 else (height, width)
 
     def _shape(self, header: jpeg.Header | pillow.Opened) -> tuple[int, ...]:
-        height, width = self._stored_size(header)
-        return self._axes(width, height) if self._turn(header) >= 5 else self._axes(height, width)
+        if self.size is not None:
+            return self._axes(*self.size)
+        if self._turn(header) >= 5:
+            return self._axes(header.width, header.height)
+        return self._axes(header.height, header.width)
 
     def _axes(self, height: int, width: int) -> tuple[int, ...]:
         channels = _CHANNELS[self.mode]

@@ -41,7 +41,11 @@ def to_batches(data: Any, columns: Columns, describe: Describe) -> Iterator[pa.R
 
 def _sliced(batch: pa.RecordBatch, most_rows: int | None = None) -> Iterator[pa.RecordBatch]:
     """Cut a batch so that a slice holds about `CHUNK_BYTES` at most."""
-    rows = max(1, int(batch.num_rows * CHUNK_BYTES / max(batch.nbytes, 1)))
+    try:
+        size = batch.nbytes
+    except pa.ArrowTypeError:  # views of strings: Arrow can't tell which bytes are theirs
+        size = batch.get_total_buffer_size()
+    rows = max(1, int(batch.num_rows * CHUNK_BYTES / max(size, 1)))
     if most_rows is not None:
         rows = min(rows, most_rows)
     for start in range(0, batch.num_rows, rows):

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lakehouse.errors import CommitError, CommitUnknownError, LakehouseError, NotFoundError, SchemaError, cause_line
 from lakehouse.schema import Columns
+from lakehouse.upstream import LinkingSnapshotCommit
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +195,9 @@ def publish(paimon: Any, messages: list[Any]) -> int:
     remember = Remember()
     commit = paimon.new_batch_write_builder().new_commit()
     commit.add_commit_callback(remember)
+    engine = commit.file_store_commit
+    if isinstance(engine.snapshot_commit, LinkingSnapshotCommit):
+        engine.snapshot_commit.on_error = lambda: setattr(engine, "commit_max_retries", 0)
     try:
         commit.commit(messages, snapshot_properties={COMMIT_ID: commit_id})
     except BaseException as error:
@@ -203,7 +207,8 @@ def publish(paimon: Any, messages: list[Any]) -> int:
         if not isinstance(error, Exception):  # Ctrl-C: either all of it happened, or nothing
             raise
         if found is None:
-            raise CommitError(f"{_name(paimon)}: the commit did not happen ({cause_line(error)}); try again") from error
+            why = cause_line(error.__cause__ or error)
+            raise CommitError(f"{_name(paimon)}: the commit did not happen ({why}); try again") from error
         return found
     finally:
         commit.close()
