@@ -29,7 +29,7 @@ _RESULT = "RESULT "  # some libraries print on their own
 
 def main(
     what: str,
-    variants: Mapping[str, Variant],
+    variants: Mapping[str, Variant] | Callable[[argparse.Namespace], Mapping[str, Variant]],
     prepare: Callable[[argparse.Namespace], str],
     default_data: str | Callable[[argparse.Namespace], str],
     runs: int = 5,
@@ -38,12 +38,13 @@ def main(
     needs: Mapping[str, str] | None = None,
     options: Callable[[argparse.ArgumentParser], None] | None = None,
     report: Callable[[Runs], None] | None = None,
+    clean: Callable[[argparse.Namespace], None] | None = None,
 ) -> None:
     """Measure and print.
 
     Args:
         what: what is measured.
-        variants: name to function; ratios are to the first.
+        variants: name to function; ratios are to the first. Or what makes these of the parsed options.
         prepare: makes the data where it is absent, and describes it.
         default_data: name of the data's folder below the temporary folder.
         runs: of each variant, unless ``--runs`` says otherwise.
@@ -51,6 +52,7 @@ def main(
         needs: variant to the module that must be installed; without it the variant is skipped by name.
         options: adds the script's own options.
         report: prints the results. Default: rates.
+        clean: called at the end.
     """
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--data", type=Path, help="folder of the data, made when absent")
@@ -60,6 +62,8 @@ def main(
     if options:
         options(parser)
     args = parser.parse_args()
+    if not isinstance(variants, Mapping):
+        variants = variants(args)
     name = default_data if isinstance(default_data, str) else default_data(args)
     args.data = args.data or Path(os.environ.get("TMPDIR", "/tmp")) / name
     if args.variant:
@@ -71,12 +75,17 @@ def main(
     for name in absent:
         print(f"skipped: {name} ({(needs or {})[name]} is not installed)")
     results: dict[str, list[Measures]] = {name: [] for name in chosen}
-    for run in range(args.runs + warm_up):
-        for name in chosen:
-            result = fresh(name, args.data)
-            if run >= warm_up:  # the first of each warms the files
-                results[name].append(result)
-    (report or rates)(results)
+    try:
+        for run in range(args.runs + warm_up):
+            for name in chosen:
+                result = fresh(name, args.data)
+                print(f"{run + 1 - warm_up}/{args.runs} {name}: {result['wall']:.1f} s", file=sys.stderr, flush=True)
+                if run >= warm_up:  # the first of each warms the files
+                    results[name].append(result)
+        (report or rates)(results)
+    finally:
+        if clean:
+            clean(args)
 
 
 def select(names: Sequence[str], only: Sequence[str] | None, needs: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -95,8 +104,19 @@ def measured(variant: Variant, args: argparse.Namespace) -> Measures:
     measures = dict(result) if isinstance(result, Mapping) else {"samples": result[0], "seconds": result[1]}
     usage = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     measures["cpu"] = sum(part.ru_utime + part.ru_stime for part in usage)
-    measures["rss_mib"] = usage[0].ru_maxrss / 1024
+    measures["rss_mib"] = peak_mib()
     return measures
+
+
+def status_mib(name: str) -> float:
+    """A line of /proc/self/status in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
+
+
+def peak_mib() -> float:
+    """Peak memory of this process alone: what getrusage tells begins with the parent's."""
+    return status_mib("VmHWM")
 
 
 def fresh(variant: str, data: Path) -> Measures:

@@ -14,9 +14,9 @@ def drawn(rows: int, width: int, height: int, seed: int = 0) -> Iterator[bytes]:
     """JPEG files, the same for the same arguments."""
     rng = np.random.default_rng(seed)
     for _ in range(rows):
-        noise = rng.integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
+        noise = rng.integers(0, 256, (height // 20, width // 20, 3), dtype=np.uint8)
         file = io.BytesIO()
-        Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG", quality=88)
+        Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG", quality=85)
         yield file.getvalue()
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from lakehouse.config import CatalogConfig, load_config
-from lakehouse.errors import ConfigError, NotFoundError, SchemaError, cause_line
-from lakehouse.schema import Schema, as_arrow, paimon_schema
+from lakehouse.errors import CommitError, ConfigError, NotFoundError, SchemaError, cause_line
+from lakehouse.schema import REFERENCE_OPTION, Schema, as_arrow, paimon_schema
 from lakehouse.table import Table, split_table_name
 from lakehouse.table.names import checked
-from lakehouse.upstream import remedied
+from lakehouse.upstream import is_local, local_path, remedied
+
+
+_SYSTEM_DATABASE = "sys"
 
 
 def connect(
@@ -56,6 +60,9 @@ class Catalog:
         if self._opened is None or self._opened[0] != os.getpid():
             from pypaimon import CatalogFactory
 
+            warehouse = self._config.warehouse
+            if is_local(warehouse) and local_path(warehouse).is_file():
+                raise ConfigError(f"{self!r}: the warehouse {warehouse} is a file, not a folder")
             try:
                 self._opened = (os.getpid(), CatalogFactory.create(dict(self._config.options)))
             except (ValueError, TypeError, KeyError) as error:
@@ -74,11 +81,15 @@ class Catalog:
 
         Raises:
             ConfigError: a name that can't be a folder's, or one that exists while ``exist_ok`` is False.
+            CommitError: the store refuses.
         """
         from pypaimon.catalog.catalog_exception import DatabaseAlreadyExistException
 
+        if checked(name, "database") == _SYSTEM_DATABASE:
+            raise ConfigError(f"{name!r} can't name a database: Paimon keeps it for its own tables")
         try:
-            self.paimon.create_database(checked(name, "database"), exist_ok)
+            with self._writing(f"database {name} can't be made"):
+                self.paimon.create_database(name, exist_ok)
         except DatabaseAlreadyExistException as error:
             raise ConfigError(f"database {name!r} exists; pass exist_ok=True to keep it") from error
 
@@ -118,6 +129,7 @@ class Catalog:
         Raises:
             SchemaError: a column that the table could not hold, or an existing table of other columns.
             ConfigError: a bad name, or an existing table while ``exist_ok`` is False.
+            CommitError: the store refuses.
 
         Example:
             >>> import lakehouse as lh, pyarrow as pa
@@ -132,14 +144,24 @@ class Catalog:
         wanted = paimon_schema(as_arrow(schema), partition_by, options, uuid.uuid4().hex)
         self.create_database(database)
         try:
-            self.paimon.create_table(full, wanted, False)
-        except TableAlreadyExistException as error:
+            with self._writing(f"table {full} can't be made"):
+                self.paimon.create_table(full, wanted, False)
+        except (TableAlreadyExistException, CommitError) as error:
+            if not self._exists(full):  # an error may also mean that another process has just made it
+                raise
             if not exist_ok:
                 raise ConfigError(f"table {full} exists; pass exist_ok=True to use it, or drop_table first") from error
             self._check_same(full, wanted)
         except (ValueError, NotImplementedError) as error:
             raise SchemaError(f"table {full} can't be made: {cause_line(error)}") from error
         return self.table(full)
+
+    def _exists(self, full: str) -> bool:
+        try:
+            self._load(full, None)
+        except NotFoundError:
+            return False
+        return True
 
     def _check_same(self, full: str, wanted: Any) -> None:
         held = self.paimon.get_table(full)
@@ -151,6 +173,13 @@ class Catalog:
             raise SchemaError(
                 f"table {full} exists with partitions {list(held.partition_keys)}, not {list(wanted.partition_keys)}"
             )
+        by_reference = [
+            set(filter(None, str(options.get(REFERENCE_OPTION, "")).split(",")))
+            for options in (held.table_schema.options, wanted.options)
+        ]
+        if by_reference[0] != by_reference[1]:
+            differing = sorted(by_reference[0] ^ by_reference[1])
+            raise SchemaError(f"table {full} exists; declared by reference in one and not in the other: {', '.join(differing)}")
 
     def table(self, name: str) -> Table:
         """Open a table.
@@ -171,17 +200,22 @@ class Catalog:
     def _load(self, full: str, branch: str | None) -> Any:
         from pypaimon.catalog.catalog_exception import DatabaseNotExistException, TableNotExistException
 
+        paimon = self.paimon
         try:
-            return remedied(self.paimon.get_table(full if branch is None else f"{full}$branch_{branch}"))
+            held = paimon.get_table(full if branch is None else f"{full}$branch_{branch}")
         except (TableNotExistException, DatabaseNotExistException) as error:
             known = self.tables()
             raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            raise NotFoundError(f"table {full!r} in {self!r} can't be read: {cause_line(error)}") from error
+        return remedied(held)
 
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
         """Delete a table and everything in it.
 
         Raises:
             NotFoundError: no such table, unless ``missing_ok``.
+            CommitError: the store refuses; some of its files may be gone.
         """
         database, table = split_table_name(name)
         full = f"{database}.{table}"
@@ -189,7 +223,15 @@ class Catalog:
             if missing_ok:
                 return
             raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(self.tables()[:20]) or 'none'}")
-        self.paimon.drop_table(full)
+        with self._writing(f"table {full} can't be dropped"):
+            self.paimon.drop_table(full)
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            raise CommitError(f"{what} in {self!r}: {cause_line(error)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Catalog, (self._config,)  # which keeps secrets out of a plain pickle; see `lakehouse.config`

@@ -13,7 +13,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -62,13 +61,14 @@ class Stats:
     seconds_transform: float = 0.0
     rows_skipped: int = 0
     rows_nulled: int = 0
-    reasons: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     def plus(self, report: Report, seconds_waiting: float) -> Stats:
         """With one more step."""
         bad = sum(report.bad_rows.values())
-        reasons = Counter(self.reasons)
-        reasons.update(report.bad_rows)
+        reasons = self.reasons
+        if bad:
+            reasons = dict(Counter(self.reasons) + Counter(report.bad_rows))
         return Stats(
             rows=self.rows + report.rows,
             bytes_referenced=self.bytes_referenced + report.bytes_referenced,
@@ -80,7 +80,7 @@ class Stats:
             seconds_transform=self.seconds_transform + report.seconds_transform,
             rows_skipped=self.rows_skipped + (0 if report.nulled else bad),
             rows_nulled=self.rows_nulled + (bad if report.nulled else 0),
-            reasons=MappingProxyType(dict(reasons)),
+            reasons=reasons,
         )
 
     def keys(self) -> list[str]:
@@ -90,8 +90,7 @@ class Stats:
     def __getitem__(self, name: str) -> Any:
         if name not in self.keys():
             raise KeyError(name)
-        value = getattr(self, name)
-        return dict(value) if isinstance(value, Mapping) else value
+        return getattr(self, name)
 
 
 class Loader:
@@ -108,7 +107,8 @@ class Loader:
     Args:
         dataset: what to load.
         workers: worker processes.
-        prefetch: batches that each worker process holds ready. Without workers, the data set's ``prefetch_bytes`` rules.
+        prefetch: batches that each worker process holds ready, beside those that its own threads have in flight: the data
+            set's ``prefetch_bytes`` applies to each process. Without workers it alone rules.
         pin_memory: hand out page-locked tensors, where there is a GPU to copy them to.
         start_method: "forkserver" (default where there is one), "spawn", or "fork". Fork is refused by nothing here, but
             no client of a remote store survives it, nor does any library that runs threads. The first two need the

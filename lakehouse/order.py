@@ -34,7 +34,7 @@ import struct
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -214,6 +214,39 @@ class Order:
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class RowOrder(Protocol):
+    """What a data set asks of an order: of an `Order`, or of one that an index brings itself, such as a mixture's.
+
+    Attributes:
+        n: positions in an epoch.
+        seed: decides the order, with the epoch.
+        spec: name and version, for saved states.
+    """
+
+    @property
+    def n(self) -> int: ...  # noqa: D102 - see above
+
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+
+    @property
+    def spec(self) -> str: ...  # noqa: D102
+
+    def rows(self, epoch: int, start: int, stop: int) -> Ints:
+        """The rows at positions ``[start, stop)``."""
+        ...
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> Ints:
+        """The rows at any positions."""
+        ...
+
+
+def order_of(index: Any, seed: int, shuffle: Shuffle) -> RowOrder:
+    """The order of an index: its own, where it has a method ``order(seed, shuffle)``; else each of its rows once."""
+    own = getattr(index, "order", None)
+    return Order(len(index), seed, shuffle) if own is None else own(seed, shuffle)
 
 
 def row_rng(seed: int, epoch: int, position: int) -> np.random.Generator:

@@ -7,6 +7,7 @@ Both proofs take a function that makes a loader::
         options = {"batch_size": 12, "seed": 7, "decode": {"frame_jpg": lh.Image()}, **overrides}
         return lh.Loader(lh.Dataset(index, **options), workers=workers)
 
+
     assert_elastic(make_loader)
     assert_resumable(make_loader)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from lakehouse.dataset import Dataset
+from lakehouse.dataset.blobs import BlobStep
 from lakehouse.decode import Image
 from lakehouse.errors import BadRowLimitError, DecodeError, FetchError, LakehouseError
 from lakehouse.fetch import BlobRefs, Fetched
@@ -189,6 +192,35 @@ def test_all_rows_of_a_batch_bad(tmp_path: Path) -> None:
     assert [tuple(image.shape) for image in first["image"]] == [(0, 0, 3)] * 2
 
 
+def test_broken_rows_alone_have_no_shape_whichever_comes_first(tmp_path: Path) -> None:
+    """Their headers are whole and promise different sizes."""
+    images = [jpeg(i, 60 + i % 7, 80 + i % 5)[:-300] for i in range(16)]
+    index = make_index(tmp_path, {"id": list(range(16))}, {"image": images})
+    options: dict[str, Any] = {"batch_size": 16, "rank": 0, "world": 1, "decode": {"image": Image()}, "threads": 4}
+    for _ in range(5):
+        (batch,) = Dataset(index, **options, on_error="skip")
+        assert batch["image"].shape == (0, 0, 0, 3)
+        (batch,) = Dataset(index, **options, on_error="null")
+        assert batch["image"].shape == (16, 0, 0, 3)
+
+
+def test_bad_rows_leave_no_cycles_behind(index: RowIndex) -> None:
+    """A cycle would keep its batch until the garbage collector comes by."""
+    batches = iter(
+        Dataset(index, batch_size=50, rank=0, world=1, decode={"image": Image()}, fetcher=faulty(index), on_error="null")
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        alive = weakref.ref(next(batches)["image"])
+        assert alive() is None
+        batches.close()
+        del batches
+        assert not [item for item in gc.get_objects() if type(item) is BlobStep]
+    finally:
+        gc.enable()
+
+
 def test_two_bad_columns_of_a_row_count_as_one_row(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"id": [0, 1]}, {"a": [b"x", jpeg(1)], "b": [b"y", jpeg(1)]})
     loader = Loader(
@@ -275,7 +307,11 @@ def test_padding_repeats_no_report(tmp_path: Path) -> None:
     maker = Maker(index, batch_size=4, tail="pad", shuffle=None, on_error="skip", decode={"image": Image()}, max_bad=1)
     loader = maker()
     first, second = loader
-    assert (first["id"].tolist(), second["id"].tolist(), second["valid"].tolist()) == ([1, 2, 3], [4, 1, 2], [True, False, False])
+    assert (first["id"].tolist(), second["id"].tolist(), second["valid"].tolist()) == (
+        [1, 2, 3],
+        [4, 1, 2],
+        [True, False, False],
+    )
     assert (len(first["_bad"]), len(second["_bad"]), loader.stats.rows_skipped) == (1, 0, 1)
 
 

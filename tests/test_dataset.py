@@ -32,6 +32,7 @@ from lakehouse.errors import ConfigError, DecodeError, LakehouseError, NotFoundE
 from lakehouse.fetch import BlobRefs, Fetched
 from lakehouse.index import RowIndex
 from lakehouse.order import row_rng
+from lakehouse.testing import FaultyFetcher
 from tests.training import ids, image_index, jpeg, make_index, payload, raw_index, same
 
 ROOT = Path(__file__).parent.parent
@@ -471,8 +472,25 @@ def test_rngs_are_a_lazy_sequence(tmp_path: Path) -> None:
         rngs[4]
 
 
+def test_many_small_steps_on_many_threads_stay_in_order(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"id": list(range(3000))}, {"data": [i.to_bytes(2, "little") for i in range(3000)]})
+    for size in (None, 3):
+        rows = list(one(index, batch_size=size, threads=4))
+        got = [row["data"] for row in rows] if size is None else [value for row in rows for value in row["data"]]
+        assert [int.from_bytes(value, "little") for value in got] == list(range(3000))
+
+
+def test_closing_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
+    batches = iter(one(raw_index(tmp_path, 8), fetcher=Slow(), threads=2))
+    timer = threading.Timer(0.2, batches.close)
+    timer.start()
+    assert list(batches) == []
+    timer.join()
+
+
 def test_the_transform_is_called_in_order_and_one_at_a_time(tmp_path: Path) -> None:
-    running, order = [], []
+    running: list[int] = []
+    order: list[list[int]] = []
 
     def transform(batch: Any, rngs: Any) -> Any:
         assert not running
@@ -631,6 +649,21 @@ def test_the_bytes_in_flight_are_bounded() -> None:
     assert Work.most <= 100 + 3 * 10
 
 
+def test_finished_steps_count_until_they_are_taken(tmp_path: Path) -> None:
+    """A slow trainer: what is ready but not taken is bounded, before and after decoding."""
+    index = make_index(tmp_path, {"id": list(range(100))}, {"data": [bytes(1000)] * 100, "image": [jpeg(1)] * 100})
+    image_bytes = 24 * 32 * 3 + len(jpeg(1))
+    for column, decode, row_bytes in (("data", None, 1000), ("image", {"image": Image()}, image_bytes)):
+        fetcher = FaultyFetcher(index.fetcher())
+        ds = one(index, columns=[column], decode=decode, fetcher=fetcher, threads=2, prefetch_bytes=5 * 4 * row_bytes)
+        batches = iter(ds)
+        for taken in range(1, 12):
+            next(batches)
+            time.sleep(0.01)
+            # Images: once decoded a step holds less, so that up to two more of them fit.
+            assert taken < len(fetcher.calls) <= taken + 4 + 2 * (column == "image")
+
+
 def test_steps_of_unknown_size_go_one_at_a_time_until_it_is_known(tmp_path: Path) -> None:
     index = image_index(tmp_path, 40)
     ds = one(index, decode={"image": Image()}, threads=2, prefetch_bytes=1)
@@ -644,7 +677,7 @@ from lakehouse.dataset import Dataset
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, Source
 folder, bound = sys.argv[1], int(sys.argv[2])
-n, size = 64, 8 << 20
+n, size = 40, 8 << 20
 path = os.path.join(folder, "big.bin")
 with open(path, "wb") as file:
     file.truncate(n * size)
@@ -656,7 +689,7 @@ warm = next(iter(Dataset(index.take([0, 1]), batch_size=1, rank=0, world=1)))
 del warm
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for batch in ds:
-    time.sleep(0.01)
+    time.sleep(0.1)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
 """
 

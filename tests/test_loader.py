@@ -278,8 +278,8 @@ def test_fifty_broken_off_epochs_leak_nothing_in_workers(tmp_path: Path) -> None
                 break
         del batch
         opened.append(open_files(many))
-    # Batches on their way are open files too, but their number does not grow.
-    assert max(map(max, opened[25:])) <= max(map(max, opened[:25]))
+    # Batches on their way are open files too, a few more or less by chance; one leaked each epoch would make it 25.
+    assert max(map(max, opened[25:])) <= max(map(max, opened[:25])) + 8
     assert max(map(max, opened)) < 100
 
 
@@ -365,8 +365,8 @@ def test_stats_sum_what_was_taken(tmp_path: Path, workers: int) -> None:
     assert (stats.rows, stats.requests) == (12 + 44, 12 + 44)
     assert stats.bytes_referenced == stats.bytes_fetched == total
     assert min(stats.seconds_decoding, stats.seconds_fetching, stats.seconds_waiting, stats.seconds_transform) > 0
-    assert dict(stats)["rows"] == 56  # type: ignore[call-overload]
-    assert dict(stats)["reasons"] == {}  # type: ignore[call-overload]
+    assert dict(stats)["rows"] == 56
+    assert dict(stats)["reasons"] == {}
     with pytest.raises(KeyError):
         stats["nothing"]
 

@@ -178,9 +178,7 @@ def test_a_run_of_many_resumes_equals_one_without(
     got: list[list[int]] = []
     for steps, world in takes:
         worlds = world if size % world == 0 else 1
-        ranks = [
-            Maker(small, tail=tail, seed=1)(rank=rank, world=worlds, batch_size=size // worlds) for rank in range(worlds)
-        ]
+        ranks = [Maker(small, tail=tail, seed=1)(rank=rank, world=worlds, batch_size=size // worlds) for rank in range(worlds)]
         parts = []
         for one in ranks:
             one.load_state_dict(state)

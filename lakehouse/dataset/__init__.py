@@ -5,17 +5,21 @@
 | module   | idea                                                                     |
 |----------|--------------------------------------------------------------------------|
 | dataset  | `Dataset` itself: options, epochs, processes, state                      |
+| batches  | one iteration over a `Dataset`, without a `Loader`                       |
 | options  | checks of what `Dataset` is given                                        |
 | steps    | one step: rows to batch                                                  |
 | columns  | scalar columns: Arrow to tensors and lists                               |
 | blobs    | BLOB columns: byte ranges to values, decoded into place                  |
+| stack    | decoded values to one tensor or list                                     |
 | badrows  | what is reported about bad rows, and how many are tolerated              |
 | pipeline | threads, order of delivery, bound of the bytes in flight                 |
 | memory   | where arrays live: reused, shared or pinned                              |
 | state    | saved states, and the start that worker processes read                   |
+| wire     | how a batch travels from a worker process                                |
 """
 
-from lakehouse.dataset.dataset import Batches, Dataset
+from lakehouse.dataset.batches import Batches
+from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.steps import RowRngs
 
 __all__ = ["Batches", "Dataset", "RowRngs"]

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +19,10 @@ import numpy.typing as npt
 import torch
 
 from lakehouse.dataset.badrows import BadRow
-from lakehouse.dataset.columns import IntArray, as_tensor
-from lakehouse.dataset.memory import Memory
+from lakehouse.dataset.columns import IntArray
+from lakehouse.dataset.memory import LARGE_BYTES, Memory, trim
 from lakehouse.dataset.pipeline import Spawn, Stop
+from lakehouse.dataset.stack import check_shapes, gather, size_bytes
 from lakehouse.decode import Raw
 from lakehouse.errors import DecodeError, FetchError, LakehouseError, cause_line
 from lakehouse.fetch import BlobRefs, Fetched, Fetcher, FetchStats
@@ -113,7 +114,10 @@ class BlobStep:
     ) -> None:
         self.column = column
         self.errors: dict[int, BadRow] = {}  # batch row to its error
-        self.fetched = FetchStats()
+        self.requests = 0
+        self.bytes_referenced = 0
+        self.bytes_fetched = 0
+        self.seconds_fetching = 0.0
         self.seconds_decoding = 0.0
         self._rows = rows
         self._refs = column.refs.take(rows)
@@ -128,21 +132,25 @@ class BlobStep:
         self._out: torch.Tensor | None = None  # [b, ...]
         self._places: npt.NDArray[Any] | None = None  # the same memory
         self._odd: dict[int, Any] = {}  # bytes of rows whose shape is not that of `_out`
-        lengths = self._refs.lengths[self._refs.uri_ids >= 0]
-        self._known_bytes = int(lengths[lengths >= 0].sum(dtype=np.int64))
-        self._unknown = int((lengths < 0).sum())
+        self._known_bytes = self._refs.total_bytes
+        self._unknown = int(((self._refs.lengths < 0) & (self._refs.uri_ids >= 0)).sum())
 
     # --- bounds --------------------------------------------------------------------------------------------------------
 
     def cost_bytes(self) -> int | None:
         """Bytes held while the step is in flight: what is referenced, and what it decodes to."""
         sizes = self.column.sizes
-        referenced = self._known_bytes + self._unknown * sizes.blob_bytes
         if self._kind == "raw":
-            return referenced
+            return self.value_bytes()
         if sizes.value_bytes is None:
             return None
-        return referenced + len(self._rows) * sizes.value_bytes
+        return self._known_bytes + self._unknown * sizes.blob_bytes + self.value_bytes()
+
+    def value_bytes(self) -> int:
+        """Bytes of the values alone, once they are there."""
+        if self._kind == "raw":
+            return self._known_bytes + self._unknown * self.column.sizes.blob_bytes
+        return len(self._rows) * (self.column.sizes.value_bytes or 0)
 
     def _learn(self, value_bytes: int) -> None:
         if self.column.sizes.value_bytes is None or value_bytes > self.column.sizes.value_bytes:
@@ -175,6 +183,8 @@ class BlobStep:
 
     def _fetch(self, lo: int, hi: int) -> Sequence[Any]:
         refs = self._refs if hi - lo == len(self._rows) else self._refs.take(np.arange(lo, hi))
+        if self._known_bytes >= LARGE_BYTES * len(self._rows):
+            trim()
         began = time.perf_counter()
         try:
             fetched = self._fetcher.fetch(refs)
@@ -193,7 +203,10 @@ class BlobStep:
             longest = max((len(v) for v in fetched.values if v is not None and not isinstance(v, FetchError)), default=0)
             self.column.sizes.blob_bytes = max(self.column.sizes.blob_bytes, longest)
         with self._lock:
-            self.fetched = self.fetched + replace(fetched.stats, seconds=seconds)
+            self.requests += fetched.stats.requests
+            self.bytes_referenced += fetched.stats.bytes_referenced
+            self.bytes_fetched += fetched.stats.bytes_fetched
+            self.seconds_fetching += seconds
         return fetched.values
 
     def _fetch_singly(self, lo: int, hi: int) -> Fetched:
@@ -267,16 +280,19 @@ class BlobStep:
     def _call(self, i: int, data: Any) -> None:
         rng = self._rng(i) if getattr(self.column.decoder, "needs_rng", True) else None
         value = self.column.decoder(data, rng)
-        self._learn(_size_bytes(value))
+        self._learn(size_bytes(value))
         self._values[i] = value
 
     def _mistake(self, doing: str, i: int, error: Exception) -> LakehouseError:
         what = type(self._fetcher).__name__ if doing == "fetching" else repr(self.column.decoder)[:200]
         return LakehouseError(
-            f"{self.column.where(int(self._rows[i]), self.column.name)}: {doing} stopped by {cause_line(error)}, raised by "
+            f"{self._where(i)}: {doing} stopped by {cause_line(error)}, raised by "
             f"{what}. Such an error always stops the run; for bytes that can't be read raise lakehouse.DecodeError "
             "instead, which follows on_error"
         )
+
+    def _where(self, i: int) -> str:
+        return self.column.where(int(self._rows[i]), self.column.name)
 
     # --- result --------------------------------------------------------------------------------------------------------
 
@@ -290,6 +306,8 @@ class BlobStep:
             self.column.sizes.value_bytes = 0  # not one row could be decoded: nothing to wait for
         if self._odd:
             self._settle_odd()
+        if len(self.errors) == len(self._rows):
+            self._out = None  # its shape was that of whichever broken row came first
 
     def _settle_odd(self) -> None:
         """Exact whatever row came first: a broken row's header must neither set the shape nor count as a difference."""
@@ -311,7 +329,7 @@ class BlobStep:
         if out is not None:
             placed = [i for i in range(len(self._rows)) if i not in shapes and i not in self.errors]
             shapes.update((i, tuple(out.shape[1:])) for i in placed)
-        _check_shapes(self.column, self._rows, shapes)
+        check_shapes(self.column.name, shapes, self._where)
         if out is not None and not loose:
             self._out = out
         elif loose:  # all rows that set the first shape were broken
@@ -319,6 +337,15 @@ class BlobStep:
             places = self._out.numpy()
             for i, array in loose.items():
                 places[i] = array
+
+    def forget(self) -> None:
+        """Drop the errors. The frames in their tracebacks hold this object and the batch's memory, often in cycles."""
+        for error in self.errors.values():
+            linked: BaseException | None = error
+            while linked is not None and linked.__traceback__ is not None:
+                linked.__traceback__ = None
+                linked = linked.__cause__ or linked.__context__
+        self.errors.clear()
 
     def result(self, keep: npt.NDArray[np.intp] | None) -> torch.Tensor | list[Any]:
         """The batch value.
@@ -328,20 +355,11 @@ class BlobStep:
         """
         if self._kind == "place" and not self.column.listed:
             return self._placed(keep)
-        picked = np.arange(len(self._rows)) if keep is None else keep
         if self._kind == "raw":
-            return [self._values[i] for i in picked]
-        good = [k for k, i in enumerate(picked) if i not in self.errors]
-        values = [_plain(self._values[picked[k]]) for k in good]
-        if self.column.listed and (not values or all(isinstance(value, torch.Tensor) for value in values)):
-            empty = torch.zeros(self.column.empty_shape(), dtype=torch.uint8)
-            return _spread(values, good, len(picked), empty)
-        if values and all(isinstance(value, torch.Tensor) for value in values):
-            _check_shapes(self.column, self._rows, {int(picked[k]): tuple(v.shape) for k, v in zip(good, values, strict=True)})
-            return _stacked(self.column, values, good, len(picked), self._memory)
-        if values and all(isinstance(value, (bool, int, float)) for value in values):
-            return torch.tensor(_spread(values, good, len(picked), type(values[0])(0)))
-        return _spread(values, good, len(picked), None)
+            return self._values if keep is None else [self._values[i] for i in keep]
+        picked = range(len(self._rows)) if keep is None else keep.tolist()
+        good = {k: self._values[i] for k, i in enumerate(picked) if i not in self.errors}
+        return gather(self.column, good, len(picked), self._memory, lambda k: self._where(picked[k]))
 
     def _placed(self, keep: npt.NDArray[np.intp] | None) -> torch.Tensor:
         out = self._out
@@ -357,51 +375,3 @@ class BlobStep:
         kept = self._memory.tensor((len(keep), *out.shape[1:]), out.dtype)
         np.take(out.numpy(), keep, axis=0, out=kept.numpy())
         return kept
-
-
-def _check_shapes(column: BlobColumn, rows: IntArray, shapes: dict[int, tuple[int, ...]]) -> None:
-    ordered = sorted(shapes.items())
-    for i, shape in ordered[1:]:
-        first, expected = ordered[0]
-        if shape != expected:
-            raise DecodeError(
-                f"shapes differ within a batch: {column.where(int(rows[first]), column.name)} is {expected}, "
-                f"{column.where(int(rows[i]), column.name)} is {shape}; give Image(size=(height, width)) to have one "
-                "shape, or ragged=True to get lists"
-            )
-
-
-def _size_bytes(value: Any) -> int:
-    size = getattr(value, "nbytes", None)
-    if isinstance(size, int):
-        return size
-    return len(value) if isinstance(value, (bytes, bytearray, str)) else 64
-
-
-def _plain(value: Any) -> Any:
-    """Arrays and numpy numbers as tensors, anything else as it is."""
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
-        return as_tensor(np.require(value, requirements=["C", "W"]))
-    return value
-
-
-def _spread(values: list[Any], places: list[int], length: int, missing: Any) -> list[Any]:
-    if len(values) == length:
-        return values
-    spread = [missing] * length
-    for k, value in zip(places, values, strict=True):
-        spread[k] = value
-    return spread
-
-
-def _stacked(column: BlobColumn, values: list[Any], places: list[int], length: int, memory: Memory) -> torch.Tensor:
-    """Decoded arrays ``[...]`` as one tensor ``[length, ...]``, zeros where there is none."""
-    kinds = sorted({str(value.dtype) for value in values})
-    if len(kinds) > 1:
-        raise LakehouseError(f"column {column.name}: the decoder returned arrays of different types: {', '.join(kinds)}")
-    out = memory.tensor((length, *values[0].shape), values[0].dtype)
-    if len(values) < length:
-        out.zero_()
-    for k, value in zip(places, values, strict=True):
-        out[k] = value
-    return out

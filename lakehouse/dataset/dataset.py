@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from lakehouse.dataset import options
 from lakehouse.dataset.badrows import Budget
+from lakehouse.dataset.batches import Batches, Progress
 from lakehouse.dataset.blobs import BlobColumn, Sizes
 from lakehouse.dataset.columns import ScalarColumn, scalar_column
 from lakehouse.dataset.memory import Memory, Place
@@ -136,7 +137,7 @@ class Dataset(IterableDataset[Any]):
         self._start = Start()
         self._epoch_requests = 0
         self._pending: tuple[int, int, int, int] | None = None  # epoch, step, worker and workers of a loaded state
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
         self._process: _Process | None = None
         if 0 < len(index) < self._shard.global_batch and tail == "drop":
             logger.warning(
@@ -238,7 +239,7 @@ class Dataset(IterableDataset[Any]):
                     f"the state is that of worker process {saved[0]} of {saved[1]}, this one is {worker} of {workers}: "
                     "use the same number of workers, or lakehouse.Loader, whose states fit any number"
                 )
-        self._progress = _Progress(epoch, first, 0, worker, workers)
+        self._progress = Progress(epoch, first, 0, worker, workers)
         return Batches(self, self._progress)
 
     def step_at(self, position: int) -> int:
@@ -326,7 +327,7 @@ class Dataset(IterableDataset[Any]):
 
         It fits the same rank, batch size and number of worker processes. For states that fit any, use `Loader`.
         """
-        now = self._progress or _Progress(*self._start.read(), 0, 0, 1)
+        now = self._progress or Progress(*self._start.read(), 0, 0, 1)
         return self.identity.state(
             epoch=now.epoch,
             # Where all workers together would go on if each had come as far as this one.
@@ -357,17 +358,6 @@ class Dataset(IterableDataset[Any]):
             self._start.write(epoch, 0)
 
 
-@dataclass
-class _Progress:
-    """How far an iteration has come: ``done`` steps of those that this worker makes, counted from ``first``."""
-
-    epoch: int
-    first: int
-    done: int
-    worker: int
-    workers: int
-
-
 @dataclass(frozen=True)
 class _Process:
     pid: int
@@ -375,37 +365,3 @@ class _Process:
     columns: Mapping[str, ScalarColumn | BlobColumn]
     fetcher: Fetcher | None
     memory: Memory
-
-
-class Batches(Iterator[Any]):
-    """One iteration over a `Dataset`: its batches in order. Threads start with the first ``next()``.
-
-    Counts what it has handed over, so that a state taken between two batches continues right there.
-    """
-
-    def __init__(self, dataset: Dataset, progress: _Progress) -> None:
-        self._dataset = dataset
-        self._progress = progress
-        self._budget = dataset.budget()
-        self._pipeline: Pipeline[Step] | None = None
-
-    def __next__(self) -> Any:
-        if self._pipeline is None:
-            now = self._progress
-            self._pipeline = self._dataset.steps(now.epoch, now.first, worker=now.worker, workers=now.workers)
-        while True:
-            step = next(self._pipeline)
-            self._budget.spend(step.report)
-            self._progress.done += 1
-            batch = step.take_batch()
-            if batch is not None:  # a single row that was skipped
-                return batch
-
-    def close(self) -> None:
-        """Stop the threads; the iteration is over."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_pipeline", None) is not None:
-            self.close()

@@ -7,7 +7,10 @@ memory and pinned loaders in pinned memory, so that handing over copies nothing.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
+import mmap
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,6 +21,9 @@ import torch
 
 Bytes = npt.NDArray[np.uint8]
 Place = Literal["heap", "shared", "pinned"]
+
+_OWN_BLOCK_BYTES = 1 << 17  # below malloc's threshold for memory maps: nothing to gain
+LARGE_BYTES = 1 << 20
 
 
 class Memory:
@@ -46,8 +52,8 @@ class Memory:
         if self._place == "shared" and size_bytes:
             # What torch's own collate does, so that the result queue passes a handle instead of a copy.
             storage = torch.UntypedStorage._new_shared(size_bytes, device="cpu")  # noqa: SLF001
-            return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))  # type: ignore[call-overload,no-any-return]
-        if size_bytes < 1 << 17:  # below malloc's threshold for memory maps: nothing to gain
+            return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))
+        if size_bytes < _OWN_BLOCK_BYTES:
             return torch.empty(tuple(shape), dtype=dtype)
         block = self._block(size_bytes)
         # The tensor holds this very array, so the array's death says that no tensor or view of it is left.
@@ -60,7 +66,8 @@ class Memory:
             try:
                 block = self._free.pop()
             except IndexError:
-                return np.empty(size_bytes, np.uint8)
+                # Not from malloc: what is let go returns to the system at once, whatever thread took it.
+                return np.frombuffer(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
             if size_bytes <= block.nbytes <= size_bytes + size_bytes // 4:
                 return block
             # Else the batches have other shapes than before; what no longer fits is let go instead of adding up.
@@ -72,3 +79,22 @@ class Memory:
                 self._free.append(block)
 
         return release
+
+
+def trim() -> None:
+    """Give freed memory back to the system.
+
+    Blobs of megabytes are allocated by one thread and freed by another. glibc then keeps them for the first one, up to as
+    much again as is in use (seen: 128 MB where 80 were allowed). Worth its time only before large reads.
+    """
+    release = _malloc_trim()
+    if release is not None:
+        release(0)
+
+
+@functools.cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # not glibc
+        return None

@@ -5,8 +5,8 @@
     plan ──> start ──> [ tasks: fetch, decode ] ──> finish (one at a time, in step order) ──> next()
              consumer     io and cpu threads          whichever thread ends the step's last task      consumer
 
-    in flight: started and not yet handed over. Their bytes (referenced + decoded) stay below ``max_bytes``; one step is
-    always allowed, however large.
+    in flight: started and not yet handed over. Their bytes (referenced + decoded) and those of the step handed over last,
+    which the trainer holds, stay below ``max_bytes``; one step in flight is always allowed, however large.
 
 Threads belong to one iteration. They are daemons, but nothing relies on that: `Pipeline.close` stops and joins them, and
 every pipeline that is still open is closed before the interpreter takes its modules apart.
@@ -22,7 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from lakehouse.errors import LakehouseError
 
@@ -84,7 +84,7 @@ class Pipeline(Generic[W]):
         stop: set when the pipeline closes.
         threads: threads that decode (and read, for local files), in this process; 0: all in the caller's thread.
         io_threads: more threads that only wait for bytes, for fetchers that take whole steps.
-        max_bytes: bound of the bytes in flight, in this process.
+        max_bytes: bound of the bytes in flight and of the last step handed over, in this process.
         max_steps: bound of the steps in flight; it only matters for steps of few bytes.
     """
 
@@ -103,6 +103,7 @@ class Pipeline(Generic[W]):
         self._unfinished: deque[_Job[W]] = deque()  # those of them whose `finish` has not begun
         self._finishing = False
         self._peeked: W | None = None
+        self._held_bytes = 0  # of the step handed over last
         self._exhausted = False
         self._pid = os.getpid()
         self.seconds_waiting = 0.0
@@ -119,6 +120,7 @@ class Pipeline(Generic[W]):
         if self._stop.asked:
             raise StopIteration
         began = time.perf_counter()
+        self._held_bytes = 0  # the trainer lets it go for the next one
         try:
             self._pump()
             if not self._jobs:
@@ -127,13 +129,17 @@ class Pipeline(Generic[W]):
             job = self._jobs[0]
             while not job.done:
                 with self._changed:
-                    if not job.done:
+                    if not job.done and not self._stop.asked:
                         self._changed.wait()
+                if self._stop.asked:  # closed from another thread
+                    raise StopIteration
                 self._pump()  # a step's size may have become known, so that more of them fit
             self._jobs.popleft()
             if job.error is not None:
                 self._raise(job)
-            self._pump()  # the threads go on while the trainer is busy
+            self._held_bytes = job.work.cost_bytes() or 0
+            if self._sizes["cpu"]:
+                self._pump()  # the threads go on while the trainer is busy
         except BaseException:
             self.close()
             raise
@@ -153,10 +159,12 @@ class Pipeline(Generic[W]):
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
-        self._jobs.clear()
-        self._unfinished.clear()
-        self._peeked = None
-        self._exhausted = True
+        with self._changed:
+            self._jobs.clear()
+            self._unfinished.clear()
+            self._peeked = None
+            self._exhausted = True
+            self._changed.notify_all()
 
     def _raise(self, job: _Job[W]) -> None:
         error = job.error
@@ -170,7 +178,8 @@ class Pipeline(Generic[W]):
     def _pump(self) -> None:
         """Starts as many steps as the bounds allow."""
         while not self._exhausted and not self._stop.asked:
-            if len(self._jobs) >= self._max_steps:
+            # Without threads a step is done when it has begun, so none is begun ahead.
+            if len(self._jobs) >= (self._max_steps if self._sizes["cpu"] else 1):
                 return
             if self._peeked is None:
                 self._peeked = next(self._steps, None)
@@ -184,12 +193,10 @@ class Pipeline(Generic[W]):
                     if total_bytes is None or cost_bytes is None:
                         return
                     total_bytes += cost_bytes
-                if total_bytes is None or total_bytes > self._max_bytes:
+                if total_bytes is None or total_bytes + self._held_bytes > self._max_bytes:
                     return
             work, self._peeked = self._peeked, None
             self._begin(work)
-            if not self._sizes["cpu"]:
-                return  # without threads a step is done when it has begun: none is done ahead
 
     def _begin(self, work: W) -> None:
         job = _Job(work)
@@ -269,7 +276,7 @@ def _serve(tasks: SimpleQueue[Task | None], stop: Stop) -> None:
 
 
 # Threads inside a decoder must not meet an interpreter that is being taken apart.
-_open: weakref.WeakSet[Pipeline[Work]] = weakref.WeakSet()
+_open: weakref.WeakSet[Pipeline[Any]] = weakref.WeakSet()
 
 
 def _close_open() -> None:

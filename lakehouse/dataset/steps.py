@@ -23,7 +23,7 @@ from lakehouse.dataset.columns import IntArray, ScalarColumn
 from lakehouse.dataset.memory import Memory
 from lakehouse.dataset.pipeline import Spawn, Stop
 from lakehouse.errors import DecodeError, FetchError, LakehouseError, cause_line
-from lakehouse.fetch import Fetcher, FetchStats
+from lakehouse.fetch import Fetcher
 from lakehouse.order import row_rng
 
 OnError = Literal["raise", "skip", "null"]
@@ -112,6 +112,7 @@ class Step:
     def __init__(self, recipe: Recipe, rows: Rows) -> None:
         self.rows = rows
         self._batch: Any = None
+        self._batch_bytes: int | None = None  # once the batch is there
         self.report = Report()
         self._recipe = recipe
         self._blobs: dict[str, BlobStep] = {}
@@ -131,8 +132,11 @@ class Step:
 
     def cost_bytes(self) -> int | None:
         """Bytes that the step holds until it is handed over; None while unknown."""
+        blobs = self._blobs  # before the next line: `finish` may run meanwhile, and replaces this last
+        if self._batch_bytes is not None:
+            return self._batch_bytes
         total_bytes = 0
-        for blob in self._blobs.values():
+        for blob in blobs.values():
             cost_bytes = blob.cost_bytes()
             if cost_bytes is None:
                 return None
@@ -173,7 +177,12 @@ class Step:
                 seconds = time.perf_counter() - began
             self._batch = _pinned(batch) if self._recipe.pinned else batch
         self.report = self._reported(reported, report, len(self.rows.rows) if keep is None else len(keep), seconds)
-        self._blobs.clear()
+        held_bytes = sum(blob.value_bytes() for blob in self._blobs.values())
+        # A transform may make more of it, such as floats.
+        self._batch_bytes = max(held_bytes, _tensor_bytes(self._batch))
+        for blob in self._blobs.values():
+            blob.forget()
+        self._blobs = {}
 
     def take_batch(self) -> Any:
         """The batch, which the step then forgets; None where a single row (``batch_size=None``) was skipped."""
@@ -212,16 +221,14 @@ class Step:
         self, bad: list[tuple[int, str, BadRow]], report: list[dict[str, Any]], delivered: int, seconds_transform: float
     ) -> Report:
         reasons = {i: type(error).__name__ for i, _, error in reversed(bad)}  # reversed: the first column's stays
-        fetched = FetchStats()
-        for blob in self._blobs.values():
-            fetched = fetched + blob.fetched
+        blobs = self._blobs.values()
         return Report(
             rows=delivered,
-            bytes_referenced=fetched.bytes_referenced,
-            bytes_fetched=fetched.bytes_fetched,
-            requests=fetched.requests,
-            seconds_fetching=fetched.seconds,
-            seconds_decoding=sum(blob.seconds_decoding for blob in self._blobs.values()),
+            bytes_referenced=sum(blob.bytes_referenced for blob in blobs),
+            bytes_fetched=sum(blob.bytes_fetched for blob in blobs),
+            requests=sum(blob.requests for blob in blobs),
+            seconds_fetching=sum(blob.seconds_fetching for blob in blobs),
+            seconds_decoding=sum(blob.seconds_decoding for blob in blobs),
             seconds_transform=seconds_transform,
             bad=report,
             bad_rows={reason: list(reasons.values()).count(reason) for reason in sorted(set(reasons.values()))},
@@ -234,6 +241,11 @@ class Step:
     def _ref(self, i: int, name: str) -> Any:
         column = self._recipe.columns[name]
         return column.refs[int(self.rows.rows[i])] if isinstance(column, BlobColumn) else None
+
+
+def _tensor_bytes(batch: Any) -> int:
+    values = batch.values() if isinstance(batch, dict) else (batch,)
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def _pinned(value: Any) -> Any:

@@ -26,9 +26,11 @@ class PackedBytes:
 
     def unpack(self) -> list[bytes | None]:
         """The list again."""
-        view = memoryview(self.data.numpy())
+        flat = self.data.numpy()
         ends = list(itertools.accumulate(max(0, length) for length in self.lengths))
-        return [None if length < 0 else bytes(view[end - length : end]) for length, end in zip(self.lengths, ends, strict=True)]
+        return [
+            None if length < 0 else flat[end - length : end].tobytes() for length, end in zip(self.lengths, ends, strict=True)
+        ]
 
     def pin_memory(self) -> PackedBytes:
         """Itself: bytes are not copied to a device."""
@@ -74,10 +76,10 @@ def _pack_list(values: list[Any], memory: Memory) -> Any:
     if all(type(value) is bytes for value in present):
         lengths = [-1 if value is None else len(value) for value in values]
         data = memory.tensor((sum(map(len, present)),), torch.uint8)
-        view = memoryview(data.numpy())
+        flat = data.numpy()
         begin = 0
         for value in present:
-            view[begin : begin + len(value)] = value
+            flat[begin : begin + len(value)] = np.frombuffer(value, np.uint8)
             begin += len(value)
         return PackedBytes(data, lengths)
     if all(_is_plain(value) and value.dtype == present[0].dtype for value in present):

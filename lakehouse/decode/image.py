@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -23,6 +23,22 @@ _CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
 _ALIASES = {"jpg": "jpeg", "tif": "tiff"}
 _WRITE_AGAIN = "write the whole picture again, or let the Dataset pass over such rows with on_error='skip'"
 _KNOWN = "JPEG, PNG, WebP, TIFF, BMP, GIF or MPO"
+
+
+class Inspected(NamedTuple):
+    """A picture whose header was read and accepted.
+
+    Attributes:
+        data: the whole file.
+        header: what its header says.
+        shape: of the array that decoding will give.
+        straight: libjpeg-turbo's pixels are the result as they come, so that nothing is left to do in Python.
+    """
+
+    data: bytes | memoryview
+    header: jpeg.Header | pillow.Opened
+    shape: tuple[int, ...]
+    straight: bool
 
 
 @dataclass(frozen=True)
@@ -120,14 +136,46 @@ class Image:
         """
         if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
             raise TypeError(f"out must be an array of uint8, got {getattr(out, 'dtype', type(out).__name__)}")
-        view = _view(data)
-        header = self._header(view)
-        expected = self._shape(header)
-        if out.shape != expected:
-            raise ValueError(f"out has shape {out.shape}, but this picture gives {expected}: allocate by shape_of(data)")
+        picture = self.inspect(data)
+        if out.shape != picture.shape:
+            raise ValueError(f"out has shape {out.shape}, but this picture gives {picture.shape}: allocate by shape_of(data)")
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise ValueError("out must be C-contiguous and writable: pass batch[i] of an array that is")
-        self._fill(view, header, out)
+        self.decode_inspected(picture, out)
+
+    def inspect(self, data: Buffer) -> Inspected:
+        """The first half of decoding: read the header and check it.
+
+        Between two pictures the decoder fills the processor's caches with pixels, after which a line of Python takes several
+        times as long. So `Dataset` inspects a number of pictures first, then decodes them one after the other.
+
+        Raises:
+            DecodeError: no header of a known format, not ``codec``, or more than ``max_pixels``.
+        """
+        view = _view(data)
+        header = self._header(view)
+        straight = (
+            self.size is None
+            and self.layout == "HWC"
+            and self._turn(header) == jpeg.UPRIGHT
+            and isinstance(header, jpeg.Header)
+            and jpeg.turbo_can(header)
+        )
+        return Inspected(view, header, self._shape(header), straight)
+
+    def decode_inspected(self, picture: Inspected, out: Pixels) -> None:
+        """The second half, into an array that is known to be fit for it. Thread-safe; releases the GIL.
+
+        Raises:
+            DecodeError: the bytes are no whole picture of a known format; ``out`` then holds nothing of use.
+        """
+        if picture.straight:
+            try:
+                if jpeg.turbo()(picture.data, jpeg.COLORS[self.mode], buffer=out).shape == picture.shape:
+                    return
+            except ValueError:
+                pass  # decoded once more, to tell damage from what Pillow can do
+        self._fill(picture.data, picture.header, out)
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> Pixels:  # noqa: ARG002
         """Decode into a new array: uint8[height, width, channels], or channels first with ``layout="CHW"``.
@@ -136,10 +184,9 @@ class Image:
             DecodeError: the bytes are no whole picture of a known format.
             TypeError: ``data`` holds no bytes.
         """
-        view = _view(data)
-        header = self._header(view)
-        out = np.empty(self._shape(header), np.uint8)
-        self._fill(view, header, out)
+        picture = self.inspect(data)
+        out = np.empty(picture.shape, np.uint8)
+        self.decode_inspected(picture, out)
         return out
 
     def _header(self, data: bytes | memoryview) -> jpeg.Header | pillow.Opened:

@@ -5,8 +5,10 @@ The walk over the segments takes about 2 us for size and orientation together; P
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +20,7 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 SIGNATURE = b"\xff\xd8\xff"
 UPRIGHT = 1
+COLORS = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}  # mode to simplejpeg's name of it
 
 _SEGMENT = struct.Struct(">BBH")  # 0xff, marker, length (itself included, marker not)
 _FRAME = struct.Struct(">BHHB")  # bits, height, width, components
@@ -125,6 +128,15 @@ def pick_scale(header: Header, height: int, width: int) -> int:
     return 8
 
 
+@functools.cache
+def turbo() -> Callable[..., Pixels]:
+    """libjpeg-turbo's decode function, loaded on first use."""
+    import simplejpeg
+
+    decode_jpeg: Callable[..., Pixels] = simplejpeg.decode_jpeg
+    return decode_jpeg
+
+
 def decode(data: bytes | memoryview, header: Header, *, mode: str, eighths: int = 8, out: Pixels | None = None) -> Pixels:
     """Decode with libjpeg-turbo; the GIL is released meanwhile.
 
@@ -141,17 +153,15 @@ def decode(data: bytes | memoryview, header: Header, *, mode: str, eighths: int 
     Raises:
         ValueError: libjpeg-turbo's error or warning.
     """
-    import simplejpeg
-
-    colors = "GRAY" if mode == "L" else mode
+    colors = COLORS[mode]
     pixels: Pixels
     if eighths == 8:
         height, width = header.height, header.width
-        pixels = simplejpeg.decode_jpeg(data, colors, buffer=out)
+        pixels = turbo()(data, colors, buffer=out)
     else:
         height, width = scaled_size(header, eighths)
         # simplejpeg takes the smallest scale that reaches both sides.
-        pixels = simplejpeg.decode_jpeg(data, colors, min_height=height, min_width=width, buffer=out)
+        pixels = turbo()(data, colors, min_height=height, min_width=width, buffer=out)
     if pixels.shape[:2] != (height, width):
         raise ValueError(f"got {pixels.shape[:2]} pixels where the header promises {(height, width)}")
     return pixels

@@ -77,9 +77,9 @@ class BlobRefs:
                 raise ValueError(
                     f"BlobRefs.{name} is a one-dimensional array of integers, got {array.dtype} of shape {array.shape}"
                 )
-            # Values stay unread: the arrays may be mapped from a file of 100 M rows. A view, so that the caller's own
-            # array keeps its flags.
-            array = array.astype(np.int64 if name != "uri_ids" or array.dtype.kind != "i" else array.dtype, copy=False).view()
+            # Values stay unread and signed types as they are: the arrays may be mapped from a file of 100 M rows. A view, so
+            # that the caller's own array keeps its flags.
+            array = array.astype(array.dtype if array.dtype.kind == "i" else np.int64, copy=False).view()
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if not len(self.uri_ids) == len(self.offsets) == len(self.lengths):
@@ -110,7 +110,8 @@ class BlobRefs:
         rows = np.asarray(rows)
         if not len(rows) and rows.dtype != np.bool_:
             rows = rows.astype(np.int64)  # an empty list is an array of floats to numpy
-        return BlobRefs(self.uris, self.uri_ids[rows], self.offsets[rows], self.lengths[rows])
+        offsets, lengths = (array[rows].astype(np.int64, copy=False) for array in (self.offsets, self.lengths))
+        return BlobRefs(self.uris, self.uri_ids[rows], offsets, lengths)
 
     @property
     def total_bytes(self) -> int:

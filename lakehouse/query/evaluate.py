@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakehouse.errors import LakehouseError, SchemaError, cause_line
 from lakehouse.query.engine import Expression, daft
@@ -48,7 +51,8 @@ def matching(table: pa.Table, predicates: Sequence[Expression]) -> npt.NDArray[n
     """
     if not predicates:
         return np.arange(table.num_rows)
-    frame = daft.from_arrow(for_daft(table).append_column(_POSITION, pa.array(np.arange(table.num_rows))))
+    facts = pa.table({name: for_daft(table.column(name)) for name in table.column_names})
+    frame = daft.from_arrow(facts.append_column(_POSITION, pa.array(np.arange(table.num_rows))))
     try:
         for predicate in predicates:
             frame = frame.where(predicate)
@@ -60,13 +64,20 @@ def matching(table: pa.Table, predicates: Sequence[Expression]) -> npt.NDArray[n
     return np.sort(found.column(0).combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def for_daft(table: pa.Table) -> pa.Table:
-    """The same values in types that Daft has: it lacks 32-bit times."""
-    for i, item in enumerate(table.schema):
-        promoted = promoted_type(item.type)
-        if promoted != item.type:
-            table = table.set_column(i, pa.field(item.name, promoted), table.column(i).cast(promoted))
-    return table
+def for_daft(column: pa.Array | pa.ChunkedArray) -> Any:
+    """The same values as Daft takes them rightly.
+
+    It lacks 32-bit times, and orders NaN by its bits: one whose sign is set, which is what 0.0 / 0.0 gives on x86, would be
+    less than every number and unequal to other NaN.
+    """
+    promoted = promoted_type(column.type)
+    if promoted != column.type:
+        return column.cast(promoted)
+    if pa.types.is_floating(column.type):
+        nan = pc.is_nan(column)
+        if pc.any(nan).as_py():
+            return pc.if_else(nan, pa.scalar(math.nan, column.type), column)
+    return column
 
 
 def promoted_type(kind: pa.DataType) -> pa.DataType:

@@ -17,7 +17,7 @@ from daft.recordbatch import RecordBatch
 from daft.schema import Schema
 
 from lakehouse.query.engine import daft
-from lakehouse.query.evaluate import promoted_type, pruned
+from lakehouse.query.evaluate import for_daft, promoted_type, pruned
 from lakehouse.query.predicate import columns_of
 from lakehouse.references import FILE_TYPE, file_structs, inline_structs, parse_descriptors
 from lakehouse.scan import ROW_ID, Group, Groups, Locator, Version, read
@@ -105,8 +105,7 @@ class _LakeTask(DataSourceTask):
                 elif item.name == ROW_ID:
                     array = batch.column(batch.num_columns - 1)
                 else:
-                    array = batch.column(in_rows.index(item.name))
-                    array = array.cast(promoted_type(array.type))
+                    array = for_daft(batch.column(in_rows.index(item.name)))
                 series[item.name] = daft.Series.from_arrow(array, name=item.name).cast(item.dtype)
             yield RecordBatch.from_pydict(series)
 

@@ -10,6 +10,7 @@ from operator import index
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import FileType
 
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, SchemaError, cause_line
 from lakehouse.fetch import Fetcher
@@ -283,6 +284,8 @@ class Table:
     def _tagged(self, paimon: Any, name: str) -> Any:
         try:
             return paimon.tag_manager().get(name)
+        except IsADirectoryError:
+            return None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise NotFoundError(
                 f"{self.name}: tag {name!r} can't be read ({cause_line(error)}); delete_tag({name!r}) removes it"
@@ -329,7 +332,7 @@ def _tag_names(paimon: Any) -> list[str]:
         found = manager.file_io.list_status(manager.tag_directory())
     except FileNotFoundError:
         return []
-    names = [str(status.base_name) for status in found if "Directory" not in str(status.type)]
+    names = [str(status.base_name) for status in found if status.type == FileType.File]
     return sorted(name.removeprefix(_TAG_PREFIX) for name in names if name.startswith(_TAG_PREFIX))
 
 

@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from lakehouse.errors import SchemaError, cause_line
 
 _ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+# Extension types whose storage is the value itself. That of others is not: a pandas period is stored as a bare number.
+_TRANSPARENT = ("daft.super_extension", "arrow.fixed_shape_tensor")
 _MAX_FLOAT32 = 3.4028235677973366e38  # the largest double that rounds to a finite float32
 # Years 1 to 9999, which Python's dates (and with them the engine's statistics) reach.
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
@@ -45,14 +47,14 @@ def exact(values: Any, item: pa.Field) -> pa.Array:
 
 
 def plain(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
-    """Chunks, dictionaries, run-end encodings and extensions as one array of the values that they stand for.
+    """Chunks, dictionaries, run-end encodings and Daft's own types as one array of the values that they stand for.
 
     Raises:
         SchemaError: more values than one array holds.
     """
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     try:
-        if isinstance(array, pa.ExtensionArray):
+        if isinstance(array, pa.ExtensionArray) and array.type.extension_name in _TRANSPARENT:
             return plain(array.storage, name)
         if pa.types.is_dictionary(array.type):
             return plain(array.dictionary_decode(), name)
@@ -68,14 +70,14 @@ def plain(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
 
 def _cast(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
     source = array.type
-    if source == target:
+    if source == target and not pa.types.is_nested(target):
         return array
     if not same_family(source, target):
         raise SchemaError(f"column {name}: got {source}, the table holds {target}; cast it so that the meaning is yours")
     try:
         if pa.types.is_integer(source) and pa.types.is_decimal(target):
             array = array.cast(pa.decimal128(20, 0))  # a cast from integers asks for digits that the values may not have
-        cast = array.cast(target)
+        cast = _rebuilt(array.cast(_nullable(target)), target)
     except _ARROW_ERRORS as error:
         raise SchemaError(f"column {name}: {source} to {target} would change a value ({cause_line(error)})") from error
     for (before, _, _), (after, _, path) in zip(_nodes(array, name), _nodes(cast, name), strict=False):
@@ -88,6 +90,29 @@ def _cast(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
                     f"or declare {before.type}"
                 )
     return cast
+
+
+def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as a type that differs only in what may be null, without the values that null lists may hide.
+
+    Arrow casts no nullable field to one that is not, even where it holds no null, and the Parquet writer refuses hidden
+    values. Whether a null is where none may be is for `_check` to see.
+    """
+    if pa.types.is_struct(kind):
+        children = [_rebuilt(array.field(i), kind.field(i).type) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        null = array.is_null().to_numpy(zero_copy_only=False)
+        offsets = _offsets(np.where(null, 0, np.diff(array.offsets.to_numpy())), null)
+        held = array.drop_null()
+        first, stop = held.offsets[0].as_py(), held.offsets[-1].as_py()
+        if pa.types.is_list(kind):
+            values = _rebuilt(held.values.slice(first, stop - first), kind.value_type)
+            return pa.ListArray.from_arrays(offsets, values, type=kind)
+        keys = _rebuilt(held.keys.slice(first, stop - first), kind.key_type)
+        items = _rebuilt(held.items.slice(first, stop - first), kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
+    return array
 
 
 def same_family(source: pa.DataType, target: pa.DataType) -> bool:
@@ -117,6 +142,19 @@ def same_family(source: pa.DataType, target: pa.DataType) -> bool:
             (types.is_time,),
         )
     )
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The same type with nulls allowed at every place inside."""
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_nullable(kind.value_type), kind.list_size)
+    if _is_any_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(item.name, _nullable(item.type)) for item in kind])
+    return kind
 
 
 def _is_any_list(kind: pa.DataType) -> bool:
@@ -173,7 +211,7 @@ def _built_list(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array
     flat = [inner for row in rows if row is not None for inner in row]
     inner = _built(flat, kind.value_type, f"{path}[]")
     if not pa.types.is_fixed_size_list(kind):
-        return pa.ListArray.from_arrays(_offsets(rows), inner, type=kind)
+        return pa.ListArray.from_arrays(_offsets_of(rows), inner, type=kind)
     for row in rows:
         if row is None or len(row) != kind.list_size:
             got = "null" if row is None else f"a list of {len(row)}"
@@ -189,7 +227,7 @@ def _built_map(values: Sequence[Any], kind: pa.MapType, path: str) -> pa.Array:
             raise SchemaError(f"column {path}: {pair!r} is no (key, value) pair")
     keys = _built([key for key, _ in pairs], kind.key_type, f"{path}{{key}}")
     items = _built([item for _, item in pairs], kind.item_type, f"{path}{{value}}")
-    return pa.MapArray.from_arrays(_offsets(rows), keys, items).cast(kind)
+    return pa.MapArray.from_arrays(_offsets_of(rows), keys, items, type=kind)
 
 
 def _built_struct(values: Sequence[Any], kind: pa.StructType, path: str) -> pa.Array:
@@ -206,11 +244,14 @@ def _built_struct(values: Sequence[Any], kind: pa.StructType, path: str) -> pa.A
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=null)
 
 
-def _offsets(rows: Sequence[Any]) -> pa.Array:
-    """Where each row's values begin; null for a row that is None."""
-    lengths = np.fromiter((0 if row is None else len(row) for row in rows), np.int64, len(rows))
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.array(ends, pa.int32(), mask=np.array([*(row is None for row in rows), False], np.bool_))
+def _offsets_of(rows: Sequence[Any]) -> pa.Array:
+    null = np.fromiter((row is None for row in rows), np.bool_, len(rows))
+    return _offsets(np.fromiter((0 if row is None else len(row) for row in rows), np.int64, len(rows)), null)
+
+
+def _offsets(lengths: np.ndarray[Any, Any], null: np.ndarray[Any, Any]) -> pa.Array:
+    """Where each row's values begin, int32[rows + 1]; null for a row that is null."""
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32(), mask=np.append(null, False))
 
 
 def _check_python(values: Sequence[Any], kinds: set[type], kind: pa.DataType, path: str) -> None:
