@@ -27,11 +27,12 @@ from lakehouse.errors import (
 
 if TYPE_CHECKING:
     from lakehouse.catalog import Catalog, connect
-    from lakehouse.dataset import Dataset
+    from lakehouse.dataset import Dataset, MapDataset
     from lakehouse.decode import Decoder, Image, Raw
     from lakehouse.fetch import BlobRef, BlobRefs, Fetcher, fetch_blob
     from lakehouse.index import RowIndex
     from lakehouse.loader import Loader
+    from lakehouse.mixture import Mixture, Weighted
     from lakehouse.query import Plan, Query
     from lakehouse.schema import Blob, Schema
     from lakehouse.table import Commit, Snapshot, SnapshotInfo, Table
@@ -61,6 +62,9 @@ _HOME = {
     "Raw": "decode",
     "Decoder": "decode",
     "Dataset": "dataset",
+    "MapDataset": "dataset",
+    "Mixture": "mixture",
+    "Weighted": "mixture",
     "Loader": "loader",
 }
 
@@ -82,6 +86,8 @@ __all__ = [
     "Image",
     "LakehouseError",
     "Loader",
+    "MapDataset",
+    "Mixture",
     "NotFoundError",
     "Plan",
     "Query",
@@ -93,6 +99,7 @@ __all__ = [
     "Snapshot",
     "SnapshotInfo",
     "Table",
+    "Weighted",
     "__version__",
     "connect",
     "fetch_blob",

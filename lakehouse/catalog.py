@@ -18,7 +18,6 @@ from lakehouse.table import Table, split_table_name
 from lakehouse.table.names import checked
 from lakehouse.upstream import is_local, local_path, remedied
 
-
 _SYSTEM_DATABASE = "sys"
 
 
@@ -65,7 +64,7 @@ class Catalog:
                 raise ConfigError(f"{self!r}: the warehouse {warehouse} is a file, not a folder")
             try:
                 self._opened = (os.getpid(), CatalogFactory.create(dict(self._config.options)))
-            except (ValueError, TypeError, KeyError) as error:
+            except Exception as error:  # each metastore has errors of its own
                 raise ConfigError(f"{self!r} can't be opened: {cause_line(error)}") from error
         return self._opened[1]
 

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -23,6 +23,7 @@ from lakehouse.dataset.badrows import Budget, Report
 from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.memory import Memory
 from lakehouse.dataset.pipeline import Pipeline
+from lakehouse.dataset.stage import stage
 from lakehouse.dataset.state import Start
 from lakehouse.dataset.steps import Step
 from lakehouse.dataset.wire import pack, unpack
@@ -44,6 +45,8 @@ class Stats:
         bytes_fetched: bytes read for them; more where neighbouring ranges were merged.
         requests: reads that were made.
         seconds_waiting: time that the trainer waited for batches. Near zero: the trainer is the limit, not the loader.
+        seconds_consumer: time that the trainer held a batch before it asked for the next one. With ``seconds_waiting`` it
+            makes the time of the loop.
         seconds_fetching, seconds_decoding, seconds_transform: summed over threads and worker processes, so they may
             exceed the time that has passed. The largest of them says what to speed up.
         rows_skipped: bad rows left out (``on_error="skip"``).
@@ -56,6 +59,7 @@ class Stats:
     bytes_fetched: int = 0
     requests: int = 0
     seconds_waiting: float = 0.0
+    seconds_consumer: float = 0.0
     seconds_fetching: float = 0.0
     seconds_decoding: float = 0.0
     seconds_transform: float = 0.0
@@ -63,8 +67,8 @@ class Stats:
     rows_nulled: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
 
-    def plus(self, report: Report, seconds_waiting: float) -> Stats:
-        """With one more step."""
+    def plus(self, report: Report, seconds_waiting: float, seconds_consumer: float) -> Stats:
+        """With one more step, and the time that the trainer held the batch before it."""
         bad = sum(report.bad_rows.values())
         reasons = self.reasons
         if bad:
@@ -75,6 +79,7 @@ class Stats:
             bytes_fetched=self.bytes_fetched + report.bytes_fetched,
             requests=self.requests + report.requests,
             seconds_waiting=self.seconds_waiting + seconds_waiting,
+            seconds_consumer=self.seconds_consumer + seconds_consumer,
             seconds_fetching=self.seconds_fetching + report.seconds_fetching,
             seconds_decoding=self.seconds_decoding + report.seconds_decoding,
             seconds_transform=self.seconds_transform + report.seconds_transform,
@@ -151,6 +156,7 @@ class Loader:
         self._epoch_requests = dataset.epoch_requests
         self._live: weakref.ref[_Epoch] | None = None
         self._stats = Stats()
+        self._handed_over = 0.0  # when the trainer got the batch that it has; 0: it has none
 
     def __len__(self) -> int:
         """Steps per epoch on this rank."""
@@ -233,6 +239,7 @@ class Loader:
         self._epoch, self._step = self._place()
         if not self._resumed:
             self._step = 0
+        self._handed_over = 0.0
         budget = self._dataset.budget()
         iterator = _Epoch(self._source(), lambda source: self._next(source, budget), self._ended)
         self._live = weakref.ref(iterator)
@@ -281,12 +288,17 @@ class Loader:
 
     def _next(self, source: Iterator[Item], budget: Budget) -> Any:
         """The next batch, counted as taken."""
+        began = time.perf_counter()
+        held = began - self._handed_over if self._handed_over else 0.0
+        self._handed_over = 0.0
         while True:
-            began = time.perf_counter()
             try:
-                step, batch, report = next(source)
+                step, batch, report = _wait_for(source)
+            except StopIteration:
+                self._stats = replace(self._stats, seconds_consumer=self._stats.seconds_consumer + held)
+                raise
             except Exception as error:
-                if not self._workers or isinstance(error, StopIteration):
+                if not self._workers:
                     raise
                 if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
                     raise self._worker_death(error) from error
@@ -297,9 +309,13 @@ class Loader:
             budget.spend(report)
             self._step += 1
             self._resumed = False
-            self._stats = self._stats.plus(report, time.perf_counter() - began)
-            if batch is not None:  # a single row that was skipped
-                return unpack(batch) if self._workers else batch
+            batch = unpack(batch) if self._workers else batch
+            now = time.perf_counter()
+            self._stats = self._stats.plus(report, now - began, held)
+            if batch is not None:
+                self._handed_over = now
+                return batch
+            began, held = now, 0.0  # a single row that was skipped
 
     def _ended(self) -> None:
         """All steps of the epoch were taken."""
@@ -363,6 +379,11 @@ def _items(pipeline: Pipeline[Step], wrap: Callable[[Any], Any]) -> Iterator[Ite
             yield step.rows.step, wrap(step.take_batch()), step.report
     finally:
         pipeline.close()
+
+
+@stage("wait")
+def _wait_for(source: Iterator[Item]) -> Item:
+    return next(source)
 
 
 def _let_go(_: DataLoader[Any]) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pypaimon.schema.data_types import PyarrowFieldParser
+from pypaimon.schema.data_types import AtomicType, PyarrowFieldParser
 from pypaimon.schema.schema_change import SchemaChange
 from pypaimon.table.row.blob import BlobDescriptor
 
@@ -106,9 +108,16 @@ class Kind:
     draw: Draw
 
 
+def _nested(rng: random.Random, commit: int) -> dict[str, Any]:
+    return {"x": rng.choice((None, commit, -commit)), "y": rng.choice((None, *_TEXTS))}
+
+
 KINDS: dict[str, Kind] = {
     "i": Kind("int", pa.int64(), lambda r, c: r.choice((0, 1, 10**12, r.randrange(-5, 10) + 5 * c))),
     "j": Kind("int", pa.int32(), lambda r, c: r.choice((0, 1_000_000, r.randrange(-9, 9) * (c + 1)))),
+    "h": Kind("int", pa.int16(), lambda r, c: r.choice((0, 32_000, r.randrange(-9, 9) * (c + 1)))),
+    "y": Kind("int", pa.int8(), lambda r, c: r.randrange(-9, 9) * min(c + 1, 9)),
+    "big": Kind("big", pa.int64(), lambda r, c: r.choice((-(2**63), 2**63 - 1, 2**53 + 1, 0, c))),
     "f": Kind("float", pa.float64(), lambda r, c: r.choice((r.choice(_FLOATS), r.randrange(-40, 40) / 8 + c))),
     "g": Kind("float", pa.float32(), lambda r, c: _f32(r.choice((r.choice(_FLOATS), r.randrange(-40, 40) / 10 + c)))),
     "s": Kind("str", pa.string(), lambda r, c: r.choice((r.choice(_TEXTS), f"c{c}-{r.randrange(9)}"))),
@@ -124,32 +133,35 @@ KINDS: dict[str, Kind] = {
     "b": Kind("bool", pa.bool_(), lambda r, c: r.random() < 0.5),
     "bin": Kind("bin", pa.binary(), lambda r, c: r.choice((b"", b"a", b"\xff\x00", b"ab", bytes([c])))),
     "t": Kind("other", pa.time32("ms"), lambda r, c: r.randrange(86_400_000) * 1000),
-    "l": Kind("nested", pa.list_(pa.int64()), lambda r, c: [r.choice((None, c, 7)) for _ in range(r.randrange(4))]),
-    "st": Kind(
-        "nested",
-        pa.struct([("x", pa.int64()), ("y", pa.string())]),
-        lambda r, c: {"x": r.choice((None, c)), "y": r.choice((None, *_TEXTS))},
-    ),
-    "m": Kind("nested", pa.map_(pa.string(), pa.int32()), lambda r, c: [(f"k{i}", r.choice((None, c))) for i in range(r.randrange(3))]),
+    "l": Kind("list", pa.list_(pa.int64()), lambda r, c: [r.choice((None, c, 7)) for _ in range(r.randrange(4))]),
+    "lf": Kind("other", pa.list_(pa.float64()), lambda r, c: [r.choice((None, *_FLOATS)) for _ in range(r.randrange(4))]),
+    "st": Kind("struct", pa.struct([("x", pa.int64()), ("y", pa.string())]), _nested),
+    "m": Kind("other", pa.map_(pa.string(), pa.int32()), lambda r, c: [(f"k{i}", r.choice((None, c))) for i in range(r.randrange(3))]),
+    "vec": Kind("other", pa.list_(pa.float32(), 3), lambda r, c: [float(c), _f32(0.1), r.choice((0.0, 1.0))]),
     "p": Kind("str", pa.string(), lambda r, c: r.choice(_ODD_KEYS)),
     "q": Kind("int", pa.int32(), lambda r, c: r.choice((-1, 0, c))),
     "pd": Kind("date", pa.date32(), lambda r, c: r.choice(_DATES[1:4])),
     "pb": Kind("bool", pa.bool_(), lambda r, c: r.random() < 0.5),
     "pf": Kind("float", pa.float64(), lambda r, c: r.choice((0.5, -1.0, math.inf))),
     "pt": Kind("ts", pa.timestamp("us"), lambda r, c: r.choice((-1, 0, 1_700_000_000_000_000)) * 1000),
+    "pz": Kind("tz", pa.timestamp("ms", "UTC"), lambda r, c: r.choice((-1, 0, 1_700_000_000_000)) * 10**6),
     "pc": Kind("dec", pa.decimal128(10, 2), lambda r, c: r.choice((Decimal("0.00"), Decimal("-1.50"), Decimal("12.00")))),
 }
 BLOB = Kind("blob", pa.large_binary(), lambda r, c: r.choice((b"", bytes([c]) * r.randrange(40), r.randbytes(r.randrange(300)))))
-_KEYS = ("p", "p", "q", "pd", "pb", "pf", "pt", "pc")
+KEY = Kind("int", pa.int64(), lambda r, c: 0)  # column k: the number of a row, never null
+_KEYS = ("p", "p", "q", "pd", "pb", "pf", "pt", "pz", "pc")
 _SCALARS = tuple(name for name in KINDS if name not in _KEYS)
+_LATER = ("late_i", "late_s", "late_f", "late_d", "late_blob", "late_blob é")
+_DECORATIONS = ("", "", "", " x", ".y", "-é", "%'q\"")  # a column's name can be anything
+_ROLLING = ({}, {}, {"blob.target-file-size": "1 kb"}, {"target-file-size": "1 kb"})
+_BASE = re.compile(r"(?:late_)?([a-z0-9]+)")
 
 
 def kind_of(name: str) -> Kind:
-    """A column's kind, from its name: ``late_i2`` is another ``i``."""
-    base = name.removeprefix("late_").rstrip("!")
-    if name == "k":
-        return Kind("int", pa.int64(), lambda r, c: 0)
-    return KINDS.get(base, BLOB)
+    """A column's kind, from its name: ``late_i`` and ``i x`` are ``i``."""
+    match = _BASE.match(name)
+    assert match is not None, name
+    return KEY if name == "k" else KINDS.get(match[1], BLOB)
 
 
 # --- the model -------------------------------------------------------------------------------------------------------------
@@ -187,52 +199,104 @@ class LakeTable:
         return self.table.at(tag=state.tag) if state.tag else self.table.at(snapshot=state.snapshot)
 
 
-def build(seed: int, catalog: lh.Catalog) -> LakeTable:
-    """Make table ``default.t<seed>``: equal for equal seeds."""
-    return _Builder(seed, catalog).run()
+class _Pointed(bytes):
+    """Bytes of a column that is declared by reference, and where they are."""
+
+    offset: int
+
+
+def build(seed: int, catalog: lh.Catalog, outside: Path) -> LakeTable:
+    """Make table ``default.t<seed>``: equal for equal seeds.
+
+    Args:
+        seed: of everything drawn.
+        catalog: whose ``blob_roots`` hold ``outside``.
+        outside: a folder for the file that references point into.
+    """
+    return _Builder(seed, catalog, outside).run()
 
 
 class _Builder:
-    def __init__(self, seed: int, catalog: lh.Catalog) -> None:
+    def __init__(self, seed: int, catalog: lh.Catalog, outside: Path) -> None:
         self.rng = rng = random.Random(seed)
+        self.source = outside / f"{seed}.bin"
+        self.source.write_bytes(rng.randbytes(500))
         keys = sorted({rng.choice(_KEYS) for _ in range(rng.randrange(3))})
-        names = ["k", *keys, *rng.sample(_SCALARS, rng.randrange(4, 11)), "img", "thumb"]
+        scalars = [name + rng.choice(_DECORATIONS) for name in rng.sample(_SCALARS, rng.randrange(4, 11))]
+        names = ["k", *keys, *scalars, "img", "thumb", *(["ref"] if rng.random() < 0.25 else [])]
         rng.shuffle(names)
         self.schema = pa.schema([(name, kind_of(name).type) for name in names])
-        options = rng.choice(({}, {}, {"blob.target-file-size": "1 kb"}, {"target-file-size": "1 kb"}))
-        table = catalog.create_table(f"default.t{seed}", self.schema, partition_by=keys, options=options)
-        self.lake = LakeTable(seed, table, tuple(keys), [f"create {names} partition_by={keys} {options}"])
+        self.options = rng.choice(_ROLLING)
+        declared = lh.Schema({item.name: lh.Blob(reference=True) if item.name == "ref" else item.type for item in self.schema})
+        table = catalog.create_table(f"default.t{seed}", declared, partition_by=keys, options=self.options)
+        self.lake = LakeTable(seed, table, tuple(keys), [f"create {names} partition_by={keys} {self.options}"])
         self.rows: dict[int, Row] = {}  # by k
         self.ids: dict[int, int] = {}  # k to row id
         self.commit = 0
 
     def run(self) -> LakeTable:
         self.append()
-        steps = [self.append, self.append, self.delete, self.update_scalars, self.update_blobs, self.add_column, self.empty_partition]
-        for step in self.rng.choices(steps, k=self.rng.randrange(2, 8)):
+        common = [self.append, self.append, self.delete, self.update_scalars, self.update_blobs, self.add_column]
+        rare = [self.empty_partition, self.drop_partition, self.overwrite, self.widen, self.drop_column]
+        for step in self.rng.choices(common * 2 + rare, k=self.rng.randrange(2, 8)):
             step()
         return self.lake
 
     # --- steps -----------------------------------------------------------------------------------------------------------
 
     def append(self) -> None:
+        batch = self.new_rows()
+        cut = self.rng.randrange(1, len(batch) + 1)
+        self.lake.table.append(self.table_of(part) for part in (batch[:cut], batch[cut:]) if part)
+        self.keep(batch)
+        self.done(f"append k={batch[0]['k']}..{batch[-1]['k']} in batches of {cut} and the rest")
+
+    def new_rows(self) -> list[Row]:
         self.commit += 1
         count = self.rng.choice((1, 2, self.rng.randrange(5, 60)))
         first = max(self.ids, default=0) + self.rng.randrange(1, 20)
-        batch = [{name: self.draw(name) for name in self.schema.names} | {"k": first + n} for n in range(count)]
-        cut = self.rng.randrange(1, count + 1)
-        self.lake.table.append(self.table_of(part) for part in (batch[:cut], batch[cut:]) if part)
-        self.rows |= {row["k"]: row for row in batch}
-        self.done(f"append k={first}..{first + count - 1} in batches of {cut} and the rest")
+        return [{name: self.draw(name) for name in self.schema.names} | {"k": first + n} for n in range(count)]
+
+    def keep(self, rows: list[Row]) -> None:
+        for row in rows:
+            self.rows[row["k"]] = {n: bytes(v) if isinstance(v, _Pointed) else v for n, v in row.items()}
+
+    def overwrite(self) -> None:
+        """Replace every partition that the new rows fall into."""
+        if self.options or "ref" in self.schema.names:  # the engine's own writer numbers a second .blob file too high
+            return
+        batch = self.new_rows()
+        builder = self.lake.table.paimon.new_batch_write_builder().overwrite()
+        write = builder.new_write()
+        write.write_arrow(self.table_of(batch))
+        self.publish(builder, write.prepare_commit())
+        write.close()
+        replaced = {self.partition(row) for row in batch}
+        self.rows = {k: row for k, row in self.rows.items() if self.partition(row) not in replaced}
+        self.keep(batch)
+        self.done(f"overwrite partitions with k={batch[0]['k']}..{batch[-1]['k']}")
 
     def delete(self) -> None:
         self.delete_rows(self.some_keys(self.rng.choice((0.1, 0.5))), "delete")
 
     def empty_partition(self) -> None:
+        """Delete every row of one, row by row: its files stay."""
         if self.rows:
-            values = [tuple(frozen(row[name]) for name in self.lake.partition_by) for row in self.rows.values()]
-            gone = self.rng.choice(values)
-            self.delete_rows([k for k, value in zip(self.rows, values, strict=True) if value == gone], "empty a partition:")
+            gone = self.partition(self.rng.choice(list(self.rows.values())))
+            self.delete_rows([k for k, row in self.rows.items() if self.partition(row) == gone], "empty a partition:")
+
+    def drop_partition(self) -> None:
+        """Delete one by its value: its files go."""
+        if not self.rows or not self.lake.partition_by:
+            return
+        name, row = self.lake.partition_by[0], self.rng.choice(list(self.rows.values()))
+        value, kind = row[name], self.schema.field(self.lake.partition_by[0]).type
+        if value is None or pa.types.is_temporal(kind) or pa.types.is_floating(kind):
+            return
+        predicate = self.lake.table.paimon.new_read_builder().new_predicate_builder().equal(name, value)
+        self.commit_with(lambda update: update.delete_by_predicate(predicate))
+        self.rows = {k: row for k, row in self.rows.items() if row[name] != value}
+        self.done(f"drop {name}={value!r}")
 
     def delete_rows(self, keys: list[int], what: str) -> None:
         if not keys:
@@ -244,10 +308,11 @@ class _Builder:
 
     def update_scalars(self) -> None:
         free = [n for n in self.schema.names if n not in {"k", *self.lake.partition_by} and kind_of(n).family != "blob"]
+        free = [n for n in free if not n.startswith("vec")]
         self.update(self.rng.sample(free, min(len(free), self.rng.choice((1, 1, 2)))), self.some_keys(0.3))
 
     def update_blobs(self) -> None:
-        blobs = [n for n in self.schema.names if kind_of(n).family == "blob"]
+        blobs = [n for n in self.schema.names if kind_of(n).family == "blob" and n != "ref"]
         self.update(self.rng.sample(blobs, self.rng.randrange(1, len(blobs) + 1)), self.some_keys(0.3))
 
     def update(self, names: list[str], keys: list[int]) -> None:
@@ -263,37 +328,73 @@ class _Builder:
         self.done(f"update {names} of k={keys}")
 
     def add_column(self) -> None:
-        left = [n for n in ("late_i", "late_s", "late_f", "late_d", "late_blob", "late_blob!") if n not in self.schema.names]
-        name = self.rng.choice(left)
+        name = self.rng.choice([n for n in _LATER if n not in self.schema.names])
         kind = kind_of(name).type
-        paimon = self.lake.table.paimon
-        change = SchemaChange.add_column(name, PyarrowFieldParser.to_paimon_type(kind, True))
-        paimon.catalog_environment.catalog_loader.load().alter_table(paimon.identifier.get_full_name(), [change], False)
+        self.alter(SchemaChange.add_column(name, PyarrowFieldParser.to_paimon_type(kind, True)), f"add column {name}: {kind}")
         self.schema = self.schema.append(pa.field(name, kind))
         for row in self.rows.values():
             row[name] = None
-        self.lake.recipe.append(f"add column {name}: {kind}")
         if share := self.rng.choice((0, 0.4, 1)):
             self.update([name], self.some_keys(share))
+
+    def drop_column(self) -> None:
+        """A later `add_column` may bring its name back, without its values."""
+        late = [name for name in self.schema.names if name.startswith("late_") and kind_of(name).family != "blob"]
+        if late:
+            name = self.rng.choice(late)
+            self.alter(SchemaChange.drop_column(name), f"drop column {name}")
+            self.schema = self.schema.remove(self.schema.get_field_index(name))
+            for row in self.rows.values():
+                del row[name]
+
+    def widen(self) -> None:
+        for name in self.schema.names:
+            if self.schema.field(name).type == pa.int32() and name not in self.lake.partition_by:
+                self.alter(SchemaChange.update_column_type(name, AtomicType("BIGINT")), f"widen {name}")
+                self.schema = self.schema.set(self.schema.get_field_index(name), pa.field(name, pa.int64()))
 
     # --- how -------------------------------------------------------------------------------------------------------------
 
     def draw(self, name: str) -> Any:
-        null = name != "k" and self.rng.random() < (0.25 if name not in self.lake.partition_by else 0.1)
-        return None if null else kind_of(name).draw(self.rng, self.commit)
+        rare = 0 if name == "k" or name.startswith("vec") else 0.1 if name in self.lake.partition_by else 0.25
+        if self.rng.random() < rare:
+            return None
+        if name == "ref":
+            offset = self.rng.randrange(400)
+            value = _Pointed(self.source.read_bytes()[offset : offset + self.rng.randrange(90)])
+            value.offset = offset
+            return value
+        return kind_of(name).draw(self.rng, self.commit)
+
+    def partition(self, row: Row) -> tuple[Any, ...]:
+        return tuple(frozen(row[name]) for name in self.lake.partition_by)
 
     def some_keys(self, share: float) -> list[int]:
         return [k for k in self.rows if self.rng.random() < share]
 
     def table_of(self, rows: list[Row]) -> pa.Table:
-        return pa.table({item.name: arrow([row[item.name] for row in rows], item.type) for item in self.schema}, self.schema)
+        return pa.table({item.name: self.column(rows, item) for item in self.schema})
+
+    def column(self, rows: list[Row], item: pa.Field) -> pa.Array:
+        values = [row[item.name] for row in rows]
+        if item.name != "ref":
+            return arrow(values, item.type)
+        refs = [None if v is None else {"uri": str(self.source), "offset": v.offset, "length": len(v)} for v in values]
+        return pa.array(refs, pa.struct([("uri", pa.string()), ("offset", pa.int64()), ("length", pa.int64())]))
 
     def commit_with(self, change: Callable[[Any], Any]) -> None:
         builder = self.lake.table.paimon.new_batch_write_builder()
-        messages = change(builder.new_update())
+        self.publish(builder, change(builder.new_update()))
+
+    def publish(self, builder: Any, messages: Any) -> None:
         commit = builder.new_commit()
         commit.commit(messages)
         commit.close()
+
+    def alter(self, change: Any, what: str) -> None:
+        paimon = self.lake.table.paimon
+        paimon.catalog_environment.catalog_loader.load().alter_table(paimon.identifier.get_full_name(), [change], False)
+        self.lake.recipe.append(what)
 
     def done(self, what: str) -> None:
         """Write down the step and what the table must hold after it; pypaimon's own reader has to agree."""

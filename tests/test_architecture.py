@@ -26,6 +26,7 @@ index      -> fetch, references
 references -> fetch
 dataset    -> index, order, shard, fetch, decode
 loader     -> dataset, shard
+mixture    -> index, order, fetch
 """
 LEAVES = ("errors", "config", "schema", "upstream", "blobfile", "order", "shard", "fetch", "decode")
 ANYTHING = ("__init__", "testing")

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,13 @@ def test_names_that_are_paths_touch_nothing(catalog: lh.Catalog, warehouse: Path
     catalog.create_table("default.frames", SCHEMA)
     before = sorted(warehouse.parent.rglob("*"))
     qualified = f"default.{name}" if isinstance(name, str) else name
-    for call in (catalog.table, catalog.drop_table, lambda bad: catalog.create_table(bad, SCHEMA)):
+    of_tables: list[Callable[[Any], Any]] = [catalog.table, catalog.drop_table, lambda bad: catalog.create_table(bad, SCHEMA)]
+    of_databases: list[Callable[[Any], Any]] = [catalog.create_database, catalog.tables]
+    for call in of_tables:
         with pytest.raises(lh.ConfigError, match="can't name a table|a table's name is a string"):
             call(qualified)
     if name is not None:
-        for call in (catalog.create_database, catalog.tables):
+        for call in of_databases:
             with pytest.raises(lh.ConfigError, match="can't name a database"):
                 call(name)
     assert sorted(warehouse.parent.rglob("*")) == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time as clock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,11 @@ def test_a_missing_tag_says_which_there_are(table: lh.Table, empty: lh.Table) ->
 def test_names_that_are_paths_touch_nothing(table: lh.Table, warehouse: Path, name: Any) -> None:
     table.tag("good")
     before = everything_in(warehouse.parent)
-    calls = [lambda: table.tag(name), lambda: table.tag(name, replace=True), lambda: table.delete_tag(name)]
+    calls: list[Callable[[], Any]] = [
+        lambda: table.tag(name),
+        lambda: table.tag(name, replace=True),
+        lambda: table.delete_tag(name),
+    ]
     if name is not None:
         calls += [lambda: table.at(tag=name), lambda: table.at(branch=name)]
     for call in calls:
@@ -245,7 +249,8 @@ def test_a_stray_file_among_the_tags_hides_none(table: lh.Table) -> None:
 def test_a_damaged_tag_says_so_and_can_be_removed(table: lh.Table) -> None:
     (folder(table) / "tag").mkdir()
     (folder(table) / "tag" / "tag-half").write_text('{"id": 4')
-    for ask in (lambda: table.at(tag="half"), table.tags):
+    asks: list[Callable[[], Any]] = [lambda: table.at(tag="half"), table.tags]
+    for ask in asks:
         with pytest.raises(lh.NotFoundError, match=r"tag 'half' can't be read .*delete_tag\('half'\) removes it"):
             ask()
     table.delete_tag("half")
@@ -259,7 +264,8 @@ def test_a_tag_appears_whole_or_not_at_all(table: lh.Table, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    for call in (lambda: table.tag("v2"), lambda: table.tag("v1", replace=True)):
+    calls: list[Callable[[], Any]] = [lambda: table.tag("v2"), lambda: table.tag("v1", replace=True)]
+    for call in calls:
         with pytest.raises(lh.CommitError, match="can't be written .*No space left"):
             call()
     monkeypatch.undo()
@@ -448,6 +454,7 @@ def test_branches(table: lh.Table) -> None:
     assert ids(table.at(branch="dev", tag="v1")) == [0, 1]
     with pytest.raises(lh.NotFoundError, match="no snapshot 4"):
         table.at(branch="dev", snapshot=4)
+    assert table.at(branch="main") == table.latest()
     with pytest.raises(lh.NotFoundError, match="default.t has no branch 'nope'; branches: dev"):
         table.at(branch="nope")
     assert ids(table.latest()) == [0, 1, 2, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import struct
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal
@@ -48,7 +49,7 @@ def _same(value: Any) -> Any:
 
 days = st.dates()
 instants = st.datetimes()
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 float32s = st.floats(width=32)
 
 
@@ -98,6 +99,7 @@ TYPES: dict[str, tuple[pa.DataType, pa.DataType, st.SearchStrategy[Any]]] = {
     "string_view": (pa.string_view(), pa.string(), texts),
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), pa.string(), texts),
     "binary": (pa.binary(), pa.binary(), st.binary(max_size=12)),
+    "binary_view": (pa.binary_view(), pa.binary(), st.binary(max_size=30)),
     "fixed_size_binary": (pa.binary(3), pa.binary(), st.binary(min_size=3, max_size=3)),
     "decimal_38_0": (pa.decimal128(38, 0), pa.decimal128(38, 0), decimals(38, 0)),
     "decimal_38_38": (pa.decimal128(38, 38), pa.decimal128(38, 38), decimals(38, 38)),
@@ -406,6 +408,13 @@ def test_a_schema_declares_columns_in_order() -> None:
 def test_what_declares_no_column(fields: Any) -> None:
     with pytest.raises(lh.SchemaError):
         lh.Schema(fields)
+
+
+def test_a_schema_can_be_pickled() -> None:
+    schema = lh.Schema({"id": pa.int64(), "frame": lh.Image(size=(8, 8)), "lidar": lh.Blob(reference=True)})
+    copy = pickle.loads(pickle.dumps(schema))
+    assert copy == schema
+    assert copy.arrow.equals(schema.arrow, check_metadata=True)
 
 
 @pytest.mark.parametrize("schema", [None, {"id": pa.int64()}, [("id", pa.int64())], "id bigint"])

@@ -6,7 +6,9 @@
 |----------|--------------------------------------------------------------------------|
 | dataset  | `Dataset` itself: options, epochs, processes, state                      |
 | batches  | one iteration over a `Dataset`, without a `Loader`                       |
+| map_style| `MapDataset`: rows by number                                             |
 | options  | checks of what `Dataset` is given                                        |
+| selection| what is read of an index, and how; what one process reads with           |
 | steps    | one step: rows to batch                                                  |
 | columns  | scalar columns: Arrow to tensors and lists                               |
 | blobs    | BLOB columns: byte ranges to values, decoded into place                  |
@@ -14,12 +16,14 @@
 | badrows  | what is reported about bad rows, and how many are tolerated              |
 | pipeline | threads, order of delivery, bound of the bytes in flight                 |
 | memory   | where arrays live: reused, shared or pinned                              |
+| stage    | stages by name in profiles                                               |
 | state    | saved states, and the start that worker processes read                   |
 | wire     | how a batch travels from a worker process                                |
 """
 
 from lakehouse.dataset.batches import Batches
 from lakehouse.dataset.dataset import Dataset
+from lakehouse.dataset.map_style import MapDataset
 from lakehouse.dataset.steps import RowRngs
 
-__all__ = ["Batches", "Dataset", "RowRngs"]
+__all__ = ["Batches", "Dataset", "MapDataset", "RowRngs"]

@@ -3,6 +3,10 @@
 Three kinds of decoder: `Raw` (the bytes are the value); decoders that decode into a given array, such as `Image` (they have
 ``shape_of`` and ``decode_into``: each row is decoded straight into its place in the batch); and any other callable
 ``(data, rng) -> value``. The result never depends on which thread came first.
+
+Between two pictures a decoder fills the processor's caches with pixels, so that every line of Python after it takes several
+times as long. So a chunk is fetched first, then its headers are read (`Image.inspect`), then it is decoded in a loop of few
+lines.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +27,10 @@ from lakehouse.dataset.columns import IntArray
 from lakehouse.dataset.memory import LARGE_BYTES, Memory, trim
 from lakehouse.dataset.pipeline import Spawn, Stop
 from lakehouse.dataset.stack import check_shapes, gather, size_bytes
+from lakehouse.dataset.stage import stage
 from lakehouse.decode import Raw
 from lakehouse.errors import DecodeError, FetchError, LakehouseError, cause_line
-from lakehouse.fetch import BlobRefs, Fetched, Fetcher, FetchStats
+from lakehouse.fetch import BlobRef, BlobRefs, Fetched, Fetcher, FetchStats
 
 Kind = Literal["raw", "place", "call"]
 
@@ -33,6 +38,16 @@ _MIN_CHUNK_ROWS = 8  # below: handing out tasks costs more than it spreads
 _MAX_CHUNK_ROWS = 32  # above: a step's last chunk leaves other threads idle, and a chunk's bytes pile up
 _RAW_CHUNK_BYTES = 1 << 20  # reads alone are so short that small rows are best read in one go
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+
+
+class Refs(Protocol):
+    """References of all rows of an index: `BlobRefs`, or those of several tables behind each other."""
+
+    def take(self, rows: Any, /) -> BlobRefs:
+        """Those of these rows, in this order."""
+        ...
+
+    def __getitem__(self, row: int, /) -> BlobRef | None: ...
 
 
 @dataclass
@@ -48,6 +63,13 @@ class Sizes:
     blob_bytes: int = 0
 
 
+class _Shaped(NamedTuple):
+    """Bytes and the shape that they decode to, for decoders that read headers and decode in one go."""
+
+    data: Any
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class BlobColumn:
     """A BLOB column as one process sees it.
@@ -61,7 +83,7 @@ class BlobColumn:
     """
 
     name: str
-    refs: BlobRefs
+    refs: Refs
     decoder: Callable[[Any, Any], Any]
     ragged: bool
     where: Callable[[int, str], str]
@@ -161,7 +183,7 @@ class BlobStep:
         if self._kind == "raw":
             row_bytes = max(1, self._known_bytes // b)
             return max(_MIN_CHUNK_ROWS, min(b, _RAW_CHUNK_BYTES // row_bytes))
-        return max(_MIN_CHUNK_ROWS, min(_MAX_CHUNK_ROWS, math.ceil(b / (2 * max(1, self._threads)))))
+        return max(_MIN_CHUNK_ROWS, min(_MAX_CHUNK_ROWS, math.ceil(b / max(1, self._threads))))
 
     # --- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -181,8 +203,9 @@ class BlobStep:
         for lo, hi in spans:
             spawn("cpu", lambda lo=lo, hi=hi: self._decode(lo, self._fetch(lo, hi)))  # type: ignore[misc]
 
+    @stage("fetch")
     def _fetch(self, lo: int, hi: int) -> Sequence[Any]:
-        refs = self._refs if hi - lo == len(self._rows) else self._refs.take(np.arange(lo, hi))
+        refs = self._refs if hi - lo == len(self._rows) else self._refs.slice(lo, hi)
         if self._known_bytes >= LARGE_BYTES * len(self._rows):
             trim()
         began = time.perf_counter()
@@ -222,6 +245,7 @@ class BlobStep:
                 stats = stats + one.stats
         return Fetched(values, stats)
 
+    @stage("decode")
     def _decode(self, lo: int, values: Sequence[Any]) -> None:
         began = time.perf_counter()
         if self._kind == "raw":
@@ -233,11 +257,13 @@ class BlobStep:
                 else:
                     self._values[i] = bytes(data)
             return
-        decode = self._place if self._kind == "place" else self._call
+        decode = self._call
+        if self._kind == "place":
+            values, decode = self._inspected(lo, values), self._place
         for i, data in enumerate(values, lo):
             if self._stop.asked:
                 return
-            if isinstance(data, FetchError):
+            if isinstance(data, (FetchError, DecodeError)):
                 self.errors[i] = data
             elif data is None:
                 self.errors[i] = DecodeError("the BLOB is null")
@@ -251,23 +277,46 @@ class BlobStep:
         with self._lock:
             self.seconds_decoding += time.perf_counter() - began
 
-    def _place(self, i: int, data: Any) -> None:
-        decoder: Any = self.column.decoder
-        places = self._places
+    def _inspected(self, lo: int, values: Sequence[Any]) -> Sequence[Any]:
+        """Bytes by what the decoder reads in their header, or its error."""
+        inspect = getattr(self.column.decoder, "inspect", None) or self._shaped
+        inspected: list[Any] = []
+        for i, data in enumerate(values, lo):
+            if data is None or isinstance(data, FetchError):
+                inspected.append(data)
+                continue
+            try:
+                inspected.append(inspect(data))
+            except (FetchError, DecodeError) as error:
+                inspected.append(error)
+            except Exception as error:
+                raise self._mistake("decoding", i, error) from error
+        return inspected
+
+    def _shaped(self, data: Any) -> _Shaped:
+        return _Shaped(data, tuple(self.column.decoder.shape_of(data)))  # type: ignore[attr-defined]
+
+    def _place(self, i: int, picture: Any) -> None:
         if self.column.listed:
-            array = np.empty(decoder.shape_of(data), np.uint8)
-            decoder.decode_into(data, array)
+            array = np.empty(picture.shape, np.uint8)
+            self._fill(picture, array)
             self._values[i] = array
             self._learn(array.nbytes)
             return
-        if places is None or not self.column.sized:
-            shape = tuple(decoder.shape_of(data))
-            if places is None:
-                places = self._open(shape)
-            if shape != places.shape[1:]:
-                self._odd[i] = data
-                return
-        decoder.decode_into(data, places[i])
+        places = self._places
+        if places is None:
+            places = self._open(picture.shape)
+        if picture.shape == places.shape[1:]:
+            self._fill(picture, places[i])
+        else:
+            self._odd[i] = picture.data
+
+    def _fill(self, picture: Any, out: npt.NDArray[Any]) -> None:
+        decoder: Any = self.column.decoder
+        if isinstance(picture, _Shaped):
+            decoder.decode_into(picture.data, out)
+        else:
+            decoder.decode_inspected(picture, out)
 
     def _open(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         with self._lock:

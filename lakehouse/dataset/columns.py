@@ -54,6 +54,8 @@ def scalar_column(name: str, array: pa.Array, fill: object, where: Where) -> Sca
         where: index row and column name to "default.drive_frames@41 row 88123 column speed".
     """
     if isinstance(array, pa.ChunkedArray):
+        if array.num_chunks > 1:
+            return _Chunks(name, array.chunks, fill, where)
         array = array.combine_chunks()
     if pa.types.is_dictionary(array.type) and is_numeric(array.type.value_type):
         array = array.dictionary_decode()
@@ -128,6 +130,36 @@ def _dense(name: str, array: pa.Array, size: int | None, where: Where) -> _Dense
         return None
     dense = values.to_numpy(zero_copy_only=True)
     return _Dense(name, dense if size is None else dense.reshape(len(array), size), where)
+
+
+class _Chunks:
+    """A column of several tables, one behind the other; none of them is copied."""
+
+    def __init__(self, name: str, chunks: list[pa.Array], fill: object, where: Where) -> None:
+        self._starts = np.cumsum([0, *map(len, chunks)])  # [chunks + 1]
+        self._columns: list[ScalarColumn] = [
+            scalar_column(name, chunk, fill, lambda i, column, start=start: where(start + i, column))  # type: ignore[misc]
+            for chunk, start in zip(chunks, self._starts.tolist(), strict=False)
+        ]
+
+    def take(self, rows: IntArray) -> torch.Tensor | list[Any]:
+        owners = np.searchsorted(self._starts, rows, side="right") - 1  # [b]
+        values: torch.Tensor | list[Any] = []
+        chunks: list[int] = np.unique(owners).tolist() or [0]
+        for chunk in chunks:
+            places = np.flatnonzero(owners == chunk)
+            taken = self._columns[chunk].take(rows[places] - self._starts[chunk])
+            if len(places) == len(rows):
+                return taken
+            if isinstance(taken, torch.Tensor):
+                if not isinstance(values, torch.Tensor):
+                    values = taken.new_empty((len(rows), *taken.shape[1:]))
+                values[torch.from_numpy(places)] = taken
+            else:
+                values = values or [None] * len(rows)
+                for place, value in zip(places.tolist(), taken, strict=True):
+                    values[place] = value
+        return values
 
 
 class _Dense:

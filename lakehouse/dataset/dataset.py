@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -14,19 +13,15 @@ from torch.utils.data import IterableDataset, get_worker_info
 from lakehouse.dataset import options
 from lakehouse.dataset.badrows import Budget
 from lakehouse.dataset.batches import Batches, Progress
-from lakehouse.dataset.blobs import BlobColumn, Sizes
-from lakehouse.dataset.columns import ScalarColumn, scalar_column
-from lakehouse.dataset.memory import Memory, Place
+from lakehouse.dataset.memory import Place
 from lakehouse.dataset.pipeline import Pipeline, Stop
+from lakehouse.dataset.selection import Index, Opened, Selection
 from lakehouse.dataset.state import Identity, Start
 from lakehouse.dataset.steps import OnError, Recipe, Rows, Step, Transform
 from lakehouse.errors import ConfigError, ResumeError
-from lakehouse.fetch import Fetcher, VerifyingFetcher
-from lakehouse.order import Order
+from lakehouse.fetch import Fetcher
+from lakehouse.order import RowOrder, order_of
 from lakehouse.shard import Shard, step_of, worker_steps
-
-if TYPE_CHECKING:
-    from lakehouse.index import RowIndex
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +43,7 @@ class Dataset(IterableDataset[Any]):
     Each process reads and decodes in threads of its own, which begin with an iteration and end with it.
 
     Args:
-        index: the rows.
+        index: the rows: a `RowIndex`, a `Mixture` of several, or a `Weighted` one.
         batch_size: rows per batch and rank; None: single rows, without the first axis.
         seed: with the epoch, decides the order and all randomness.
         shuffle: "blocks" (blocks of neighbouring rows, then rows inside a window: fast on any storage), "rows" (any row
@@ -90,7 +85,7 @@ class Dataset(IterableDataset[Any]):
 
     def __init__(
         self,
-        index: RowIndex,
+        index: Index,
         *,
         batch_size: int | None,
         seed: int = 0,
@@ -115,35 +110,30 @@ class Dataset(IterableDataset[Any]):
         options.one_of("on_error", on_error, ("raise", "skip", "null"))
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform must be a function (batch, rngs) -> batch, got {transform!r}")
-        if fetcher is not None and not callable(getattr(fetcher, "fetch", None)):
-            raise ConfigError(f"fetcher must have a method fetch(refs), got {fetcher!r}")
         self._index = index
+        self._selection = Selection.of(
+            index, columns=columns, decode=decode, fill=fill, ragged=ragged, verify=verify, fetcher=fetcher
+        )
         self._batch_size = None if batch_size is None else options.whole_number("batch_size", batch_size, least=1)
-        self._columns = options.selected_columns(columns, index.schema)
-        self._decoders = options.decoders(decode, self._columns, index.schema, index.blob_columns)
-        self._fill = options.fills(fill, self._columns, index.schema)
         self._transform = transform
         self._on_error = on_error
         self._max_bad = options.bad_limit(max_bad)
-        self._ragged = options.flag("ragged", ragged)
-        self._verify = options.flag("verify", verify)
         self._threads = None if threads is None else options.whole_number("threads", threads, least=0, most=256)
         self._prefetch_bytes = options.whole_number("prefetch_bytes", prefetch_bytes, least=1)
-        self._fetcher = fetcher
         seed = options.whole_number("seed", seed, least=0, most=2**64 - 1)
         rank, world = options.place(rank, world)
-        self._order = Order(len(index), seed, shuffle)
-        self._shard = Shard(len(index), self._batch_size or 1, world, rank, tail)
+        self._order = order_of(index, seed, shuffle)
+        self._shard = Shard(self._order.n, self._batch_size or 1, world, rank, tail)
         self._start = Start()
         self._epoch_requests = 0
         self._pending: tuple[int, int, int, int] | None = None  # epoch, step, worker and workers of a loaded state
         self._progress: Progress | None = None
-        self._process: _Process | None = None
-        if 0 < len(index) < self._shard.global_batch and tail == "drop":
+        self._process: Opened | None = None
+        if 0 < self._order.n < self._shard.global_batch and tail == "drop":
             logger.warning(
                 "%d rows are fewer than one global batch of %d (world %d x batch size %d): epochs have no steps; "
                 'make the batch smaller or use tail="pad"',
-                len(index), self._shard.global_batch, world, self._shard.batch_size,
+                self._order.n, self._shard.global_batch, world, self._shard.batch_size,
             )  # fmt: skip
 
     # --- what it is ----------------------------------------------------------------------------------------------------
@@ -153,7 +143,7 @@ class Dataset(IterableDataset[Any]):
         return self._shard.steps
 
     @property
-    def index(self) -> RowIndex:
+    def index(self) -> Index:
         """The rows."""
         return self._index
 
@@ -168,7 +158,7 @@ class Dataset(IterableDataset[Any]):
         return self._order.seed
 
     @property
-    def order(self) -> Order:
+    def order(self) -> RowOrder:
         """Positions to index rows."""
         return self._order
 
@@ -214,10 +204,7 @@ class Dataset(IterableDataset[Any]):
         """Which rows this rank's step holds. Any step alone costs the same."""
         positions, valid = self._shard.positions(step)
         begin = step * self._shard.global_batch + self._shard.rank * self._shard.batch_size
-        if valid.all():
-            rows = self._order.rows(epoch, begin, begin + len(valid))
-        else:
-            rows = self._order.at(epoch, positions % len(self._index))
+        rows = self._order.rows(epoch, begin, begin + len(valid)) if valid.all() else self._order.at(epoch, positions)
         return Rows(step, np.arange(begin, begin + len(valid)), rows, valid)
 
     # --- iterating -----------------------------------------------------------------------------------------------------
@@ -292,30 +279,15 @@ class Dataset(IterableDataset[Any]):
     def _thread_count(self, processes: int) -> int:
         if self._threads is not None:
             return self._threads
-        if not self._decoders and self._transform is None:
+        if not self._selection.decoders and self._transform is None:
             return 0  # taking numbers out of an array is quicker than waking a thread
         share = len(os.sched_getaffinity(0)) // processes if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(2 if processes == 1 else 1, min(8, share))
 
-    def _this_process(self, place: Place) -> _Process:
-        """Fetcher, memory and column views of this process: none of them may cross a fork."""
-        if self._process is None or self._process.pid != os.getpid() or self._process.place != place:
-            fetcher = None
-            if self._decoders:
-                fetcher = self._fetcher if self._fetcher is not None else self._index.fetcher()
-                fetcher = VerifyingFetcher(fetcher) if self._verify else fetcher
-            self._process = _Process(os.getpid(), place, self._open_columns(), fetcher, Memory(place))
+    def _this_process(self, place: Place) -> Opened:
+        if self._process is None or not self._process.serves(place):
+            self._process = self._selection.open(place)
         return self._process
-
-    def _open_columns(self) -> dict[str, ScalarColumn | BlobColumn]:
-        opened: dict[str, ScalarColumn | BlobColumn] = {}
-        for name in self._columns:
-            if name in self._decoders:
-                decoder = self._decoders[name]
-                opened[name] = BlobColumn(name, self._index.blobs(name), decoder, self._ragged, self._index.where, Sizes())
-            else:
-                opened[name] = scalar_column(name, self._index.column(name), self._fill.get(name), self._index.where)
-        return opened
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_process": None, "_progress": None}
@@ -356,12 +328,3 @@ class Dataset(IterableDataset[Any]):
         self._pending = (epoch, step, worker, workers)
         if get_worker_info() is None:
             self._start.write(epoch, 0)
-
-
-@dataclass(frozen=True)
-class _Process:
-    pid: int
-    place: Place
-    columns: Mapping[str, ScalarColumn | BlobColumn]
-    fetcher: Fetcher | None
-    memory: Memory

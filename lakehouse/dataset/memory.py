@@ -7,6 +7,7 @@ memory and pinned loaders in pinned memory, so that handing over copies nothing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -23,6 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 Place = Literal["heap", "shared", "pinned"]
 
 _OWN_BLOCK_BYTES = 1 << 17  # below malloc's threshold for memory maps: nothing to gain
+_HUGE_BYTES = 1 << 22  # two huge pages
 LARGE_BYTES = 1 << 20
 
 
@@ -66,8 +68,7 @@ class Memory:
             try:
                 block = self._free.pop()
             except IndexError:
-                # Not from malloc: what is let go returns to the system at once, whatever thread took it.
-                return np.frombuffer(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+                return _mapped(size_bytes)
             if size_bytes <= block.nbytes <= size_bytes + size_bytes // 4:
                 return block
             # Else the batches have other shapes than before; what no longer fits is let go instead of adding up.
@@ -79,6 +80,15 @@ class Memory:
                 self._free.append(block)
 
         return release
+
+
+def _mapped(size_bytes: int) -> Bytes:
+    """New memory, not from malloc: what is let go returns to the system at once, whatever thread took it."""
+    block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE") and size_bytes >= _HUGE_BYTES:
+        with contextlib.suppress(OSError):  # a kernel without them
+            block.madvise(mmap.MADV_HUGEPAGE)  # as numpy does: 8 page faults instead of 3,600, and fewer address look-ups
+    return np.frombuffer(block, np.uint8)
 
 
 def trim() -> None:

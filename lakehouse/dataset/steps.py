@@ -22,6 +22,8 @@ from lakehouse.dataset.blobs import BlobColumn, BlobStep
 from lakehouse.dataset.columns import IntArray, ScalarColumn
 from lakehouse.dataset.memory import Memory
 from lakehouse.dataset.pipeline import Spawn, Stop
+from lakehouse.dataset.selection import Ids
+from lakehouse.dataset.stage import stage
 from lakehouse.errors import DecodeError, FetchError, LakehouseError, cause_line
 from lakehouse.fetch import Fetcher
 from lakehouse.order import row_rng
@@ -91,7 +93,7 @@ class Recipe:
     """
 
     columns: Mapping[str, ScalarColumn | BlobColumn]
-    row_ids: IntArray
+    row_ids: Ids
     where: Callable[[int, str | None], str]
     fetcher: Fetcher | None
     memory: Memory
@@ -189,6 +191,7 @@ class Step:
         batch, self._batch = self._batch, None
         return batch
 
+    @stage("assemble")
     def _assemble(self, keep: npt.NDArray[np.intp] | None, report: list[dict[str, Any]]) -> Any:
         rows = self.rows.rows if keep is None else self.rows.rows[keep]
         batch: dict[str, Any] = {}
@@ -205,6 +208,7 @@ class Step:
             batch["_bad"] = report
         return batch
 
+    @stage("transform")
     def _transformed(self, batch: Any, transform: Transform, keep: npt.NDArray[np.intp] | None) -> Any:
         positions = self.rows.positions if keep is None else self.rows.positions[keep]
         try:

@@ -113,6 +113,14 @@ class BlobRefs:
         offsets, lengths = (array[rows].astype(np.int64, copy=False) for array in (self.offsets, self.lengths))
         return BlobRefs(self.uris, self.uri_ids[rows], offsets, lengths)
 
+    def slice(self, start: int, stop: int) -> BlobRefs:
+        """The references from ``start`` to before ``stop``, as views."""
+        part: BlobRefs = object.__new__(BlobRefs)  # a part of what was checked needs no check
+        object.__setattr__(part, "uris", self.uris)
+        for name in ("uri_ids", "offsets", "lengths"):
+            object.__setattr__(part, name, getattr(self, name)[start:stop])
+        return part
+
     @property
     def total_bytes(self) -> int:
         """Bytes referenced, without the ranges of unknown length."""

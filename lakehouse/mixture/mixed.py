@@ -13,6 +13,7 @@ the windows must be so long that each part is due at least once in one; then no 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import operator
@@ -105,7 +106,7 @@ class MixedOrder:
         """``mixture-1(blocks-1:256x64)``: its own version, and those of its parts' orders."""
         return f"mixture-1({', '.join(dict.fromkeys(part.spec for part in self.parts))})"
 
-    @property
+    @functools.cached_property
     def window(self) -> int:
         """Positions in a window."""
         return window_of(self.weights)

@@ -17,7 +17,7 @@ from lakehouse.errors import FetchError, SchemaError
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, table_fetcher
 from lakehouse.index.build import build_index
-from lakehouse.query.rows import rows, sampled
+from lakehouse.query.stream import rows, sampled
 from lakehouse.references import REF_TYPE, inline_structs, ref_structs, refs_of
 from lakehouse.scan import ROW_ID, Locator, Version, plan
 from lakehouse.schema import known_columns
@@ -75,11 +75,13 @@ class Query:
             SchemaError: text that is no SQL, a predicate of other types than the columns, a test of a BLOB's bytes.
         """
         from lakehouse.query.evaluate import matching
-        from lakehouse.query.predicate import checked_predicate, columns_of
+        from lakehouse.query.predicate import checked_predicate
+        from lakehouse.query.walk import columns_of
 
         checked = checked_predicate(predicate, self._version.columns)
         arrow, lazy = self._version.columns.arrow, self._version.columns.lazy
-        empty = {name: pa.nulls(0, pa.int8() if name in lazy else arrow.field(name).type) for name in columns_of(checked)}
+        read = columns_of(checked, self._version.columns)
+        empty = {name: pa.nulls(0, pa.int8() if name in lazy else arrow.field(name).type) for name in read}
         matching(pa.table(empty or {"": pa.nulls(0, pa.int8())}), [checked])  # a type that does not fit shows here
         return replace(self, _predicates=(*self._predicates, checked))
 

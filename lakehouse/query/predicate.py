@@ -7,137 +7,17 @@ three-valued logic for nulls; NaN equals NaN and is greater than every number.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from daft.expressions.visitor import PredicateVisitor
 
 from lakehouse.errors import SchemaError, cause_line
 from lakehouse.query.engine import Expression, daft
+from lakehouse.query.walk import Walk, columns_beyond_null_tests, columns_of, conjuncts, flat
 from lakehouse.schema import Columns, known_columns
-
-
-class _Walk(PredicateVisitor[Any]):
-    """A visitor that treats every node as a function of its arguments, unless a subclass knows better."""
-
-    @abstractmethod
-    def node(self, name: str, args: list[Any]) -> Any:
-        """Called for every node that is no column and no literal."""
-
-    def visit_col(self, name: str) -> Any:  # noqa: ARG002
-        return self.node("col", [])
-
-    def visit_lit(self, value: Any) -> Any:  # noqa: ARG002
-        return self.node("lit", [])
-
-    def visit_alias(self, expr: Any, alias: str) -> Any:  # noqa: ARG002
-        return self.visit(expr)
-
-    def visit_cast(self, expr: Any, dtype: Any) -> Any:  # noqa: ARG002
-        return self.node("cast", [expr])
-
-    def visit_function(self, name: str, args: list[Any]) -> Any:
-        return self.node(name, args)
-
-    def visit_coalesce(self, args: list[Any]) -> Any:
-        return self.node("coalesce", args)
-
-    def visit_and(self, left: Any, right: Any) -> Any:
-        return self.node("and", [left, right])
-
-    def visit_or(self, left: Any, right: Any) -> Any:
-        return self.node("or", [left, right])
-
-    def visit_not(self, expr: Any) -> Any:
-        return self.node("not", [expr])
-
-    def visit_equal(self, left: Any, right: Any) -> Any:
-        return self.node("equal", [left, right])
-
-    def visit_not_equal(self, left: Any, right: Any) -> Any:
-        return self.node("not_equal", [left, right])
-
-    def visit_less_than(self, left: Any, right: Any) -> Any:
-        return self.node("less_than", [left, right])
-
-    def visit_less_than_or_equal(self, left: Any, right: Any) -> Any:
-        return self.node("less_or_equal", [left, right])
-
-    def visit_greater_than(self, left: Any, right: Any) -> Any:
-        return self.node("greater_than", [left, right])
-
-    def visit_greater_than_or_equal(self, left: Any, right: Any) -> Any:
-        return self.node("greater_or_equal", [left, right])
-
-    def visit_between(self, expr: Any, lower: Any, upper: Any) -> Any:
-        return self.node("between", [expr, lower, upper])
-
-    def visit_is_in(self, expr: Any, items: list[Any]) -> Any:
-        return self.node("is_in", [expr, *items])
-
-    def visit_is_null(self, expr: Any) -> Any:
-        return self.node("is_null", [expr])
-
-    def visit_not_null(self, expr: Any) -> Any:
-        return self.node("not_null", [expr])
-
-
-def _flat(args: Iterable[Any]) -> Iterable[Any]:
-    """Arguments one by one: Daft hands lists (of ``is_in`` items) over as they are."""
-    for arg in args:
-        if isinstance(arg, (list, tuple)):
-            yield from _flat(arg)
-        elif isinstance(arg, Expression):
-            yield arg
-
-
-class _Columns(_Walk):
-    def visit_col(self, name: str) -> set[str]:
-        return {name}
-
-    def node(self, name: str, args: list[Any]) -> set[str]:  # noqa: ARG002
-        return set().union(*(self.visit(arg) for arg in _flat(args)))
-
-
-class _BareColumns(_Columns):
-    """Columns used otherwise than directly inside a null test."""
-
-    def node(self, name: str, args: list[Any]) -> set[str]:
-        parts = list(_flat(args))
-        if name in ("is_null", "not_null") and len(parts) == 1 and _ColumnName().visit(parts[0]) is not None:
-            return set()
-        return super().node(name, args)
-
-
-class _ColumnName(_Walk):
-    """The name of a node that is just a column, else None."""
-
-    def visit_col(self, name: str) -> str | None:
-        return name
-
-    def node(self, name: str, args: list[Any]) -> str | None:  # noqa: ARG002
-        return None
-
-
-class _Conjuncts(_Walk):
-    def node(self, name: str, args: list[Any]) -> list[Expression] | None:
-        if name != "and":
-            return None
-        return [part for arg in _flat(args) for part in conjuncts(arg)]
-
-
-def columns_of(predicate: Expression) -> set[str]:
-    """Names of the columns that an expression reads."""
-    return set(_Columns().visit(predicate))
-
-
-def conjuncts(predicate: Expression) -> list[Expression]:
-    """The parts of a predicate that are joined by AND at its top."""
-    return _Conjuncts().visit(predicate) or [predicate]
 
 
 def checked_predicate(predicate: Any, columns: Columns) -> Expression:
@@ -158,8 +38,8 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
             raise SchemaError(f"where({predicate!r}) can't be read as SQL: {cause_line(error)}") from error
     if not isinstance(predicate, Expression):
         raise SchemaError(f"where() takes a Daft expression or SQL text, got {type(predicate).__name__}: {predicate!r}")
-    known_columns(columns_of(predicate), columns.arrow)
-    read = sorted(set(_BareColumns().visit(predicate)) & columns.lazy)
+    known_columns(columns_of(predicate, columns), columns.arrow)
+    read = sorted(columns_beyond_null_tests(predicate, columns) & columns.lazy)
     if read:
         raise SchemaError(
             f"where() can test a BLOB column only for null, and this reads {', '.join(read)}: select the rows first, then "
@@ -185,7 +65,7 @@ class _Literal:
         self.value = value
 
 
-class _Prunable(_Walk):
+class _Prunable(Walk):
     """A pypaimon predicate that is true wherever the expression is, or None where storage can't help."""
 
     def __init__(self, builder: Any, schema: pa.Schema) -> None:
@@ -210,9 +90,12 @@ class _Prunable(_Walk):
                 "and", [self._range(column, "greater_or_equal", low), self._range(column, "less_or_equal", high)]
             )
         if name == "is_in":
-            column, *items = (self.visit(arg) for arg in _flat(args))
+            column, *items = (self.visit(arg) for arg in flat(args))
             if items and all(self._fits(column, item) for item in items):
                 return self._builder.is_in(column, [item.value for item in items])
+        return None
+
+    def closed(self, expr: Expression) -> None:  # noqa: ARG002
         return None
 
     def _joined(self, name: str, parts: list[Any]) -> Any:

@@ -16,9 +16,10 @@ from daft.io.source import DataSource, DataSourceTask
 from daft.recordbatch import RecordBatch
 from daft.schema import Schema
 
+from lakehouse.query.daft_types import daft_schema, for_daft
 from lakehouse.query.engine import daft
-from lakehouse.query.evaluate import for_daft, promoted_type, pruned
-from lakehouse.query.predicate import columns_of
+from lakehouse.query.evaluate import pruned
+from lakehouse.query.walk import columns_of
 from lakehouse.references import FILE_TYPE, file_structs, inline_structs, parse_descriptors
 from lakehouse.scan import ROW_ID, Group, Groups, Locator, Version, read
 
@@ -37,7 +38,7 @@ class LakeSource(DataSource):
 
     def __init__(self, version: Version, *, row_ids: bool = False) -> None:
         self._version = version
-        self._schema = _daft_schema(version, row_ids=row_ids)
+        self._schema = daft_schema(version.columns, row_ids=row_ids)
 
     @property
     def name(self) -> str:
@@ -54,9 +55,9 @@ class LakeSource(DataSource):
         wanted = None if pushdowns.columns is None else set(pushdowns.columns)
         filters = [] if pushdowns.filters is None else [pushdowns.filters]
         if wanted is not None and filters:
-            wanted |= columns_of(filters[0])
+            wanted |= columns_of(filters[0], self._version.columns)
         names = [item.name for item in self._schema if wanted is None or item.name in wanted]
-        for groups in _cut(pruned(self._version, [f for f in filters if ROW_ID not in columns_of(f)])):
+        for groups in _cut(pruned(self._version, [f for f in filters if ROW_ID not in columns_of(f, self._version.columns)])):
             yield _LakeTask(self._version, groups, names, self._schema)
 
 
@@ -118,26 +119,6 @@ def _only_rows(rows: int) -> RecordBatch:
 
 def _in_blob_files(columns: Any, name: str) -> bool:
     return name in columns.blobs and name not in columns.inline
-
-
-def _daft_schema(version: Version, *, row_ids: bool) -> Schema:
-    fields = []
-    for item in version.columns.arrow:
-        if item.name in version.columns.lazy:
-            fields.append((item.name, _file_type(item.type)))
-        else:
-            fields.append((item.name, daft.DataType.from_arrow_type(promoted_type(item.type))))
-    if row_ids:
-        fields.append((ROW_ID, daft.DataType.int64()))
-    return Schema.from_field_name_and_types(fields)
-
-
-def _file_type(kind: pa.DataType) -> Any:
-    if pa.types.is_list(kind):
-        return daft.DataType.list(_file_type(kind.value_type))
-    if pa.types.is_map(kind):
-        return daft.DataType.map(daft.DataType.from_arrow_type(kind.key_type), _file_type(kind.item_type))
-    return daft.DataType.file()
 
 
 def _inline_files(column: pa.Array) -> pa.Array:

@@ -27,6 +27,7 @@ __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "split_table_name"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAG_PREFIX = "tag-"
+_MAIN = "main"
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ class Table:
         Args:
             data: an Arrow table, batch or reader; a Daft or pandas frame; a list of row dicts; or an iterator of any of
                 these, written in bounded memory. Columns are matched by name; nullable columns that are missing become
-                null, and so does what pandas marks as absent (NaN, NaT, NA). A BLOB is ``bytes``, or a `BlobRef` whose bytes are copied as a stream (or kept as a reference where
-                the column is declared so).
+                null, and so does what pandas marks as absent (NaN, NaT, NA). A BLOB is ``bytes``, or a `BlobRef` whose
+                bytes are copied as a stream (or kept as a reference where the column is declared so).
 
         Returns:
             What was written. Zero rows make no commit.
@@ -224,7 +225,7 @@ class Table:
             tag: a tag's name.
             snapshot: a snapshot's number.
             time: an aware datetime: the latest snapshot committed at or before it.
-            branch: on this branch instead of main; may stand alone: the branch's latest snapshot.
+            branch: on this branch instead of ``main``; may stand alone: the branch's latest snapshot.
 
         Raises:
             ConfigError: none or more than one of the three, or a naive datetime.
@@ -236,6 +237,7 @@ class Table:
         given = [name for name, value in (("tag", tag), ("snapshot", snapshot), ("time", time)) if value is not None]
         if len(given) > 1 or (not given and branch is None):
             raise ConfigError(f"at() takes exactly one of tag, snapshot and time, got {' and '.join(given) or 'none'}")
+        branch = None if branch == _MAIN else branch
         paimon = self.paimon if branch is None else self._branch(branch)
         if tag is not None:
             return self._at_tag(paimon, tag, branch)

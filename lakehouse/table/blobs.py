@@ -149,7 +149,10 @@ class Describer:
                 f"column {column}: {uri} holds {size} bytes, the reference wants {offset}+{'end' if wanted == -1 else wanted}; "
                 "nothing was written"
             )
-        return bytes(BlobDescriptor(uri, offset, length).serialize())
+        try:
+            return bytes(BlobDescriptor(uri, offset, length).serialize())
+        except UnicodeEncodeError as error:
+            raise SchemaError(f"column {column}: {uri!r} is no UTF-8, which references are kept in; rename the file") from error
 
     def _look(self, given: str, column: str) -> tuple[str, int]:
         found = self._found.get(given)

@@ -111,6 +111,8 @@ def _row_columns(rows: list[Mapping[str, Any]]) -> _Chunk:
 
 def _size(value: Any) -> int:
     """About how many bytes a value takes; a list is judged by its first element."""
+    if value is None or isinstance(value, (int, float)):
+        return 8
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
     if isinstance(value, (list, tuple)):
@@ -123,15 +125,13 @@ def _size(value: Any) -> int:
 def _pandas_chunks(frame: Any) -> Iterator[_Chunk]:
     names = [str(name) for name in frame.columns]
     _check_names(names)
-    objects = [position for position in range(len(names)) if frame.dtypes.iloc[position] == object]
-    step = CHUNK_ROWS if objects else ARROW_ROWS
+    step = CHUNK_ROWS if frame.dtypes.eq(object).any() else ARROW_ROWS
     for start in range(0, max(len(frame), 1), step):
         part = frame.iloc[start : start + step]
         columns = {name: _series(part.iloc[:, position], name) for position, name in enumerate(names)}
-        held_bytes = sum(_size(value) for position in objects for value in columns[names[position]])
-        pieces = min(len(part), 1 + held_bytes // CHUNK_BYTES) or 1
-        rows = -(-len(part) // pieces)  # ceil
-        for first in range(0, max(len(part), 1), max(rows, 1)):
+        held_bytes = sum(_size(value) for values in columns.values() if isinstance(values, list) for value in values)
+        rows = max(1, int(len(part) * min(1, CHUNK_BYTES / max(held_bytes, 1))))
+        for first in range(0, max(len(part), 1), rows):
             piece = {name: values[first : first + rows] for name, values in columns.items()}
             yield piece, min(rows, len(part) - first)
 

@@ -81,7 +81,8 @@ def _cast(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
     except _ARROW_ERRORS as error:
         raise SchemaError(f"column {name}: {source} to {target} would change a value ({cause_line(error)})") from error
     for (before, _, _), (after, _, path) in zip(_nodes(array, name), _nodes(cast, name), strict=False):
-        if pa.types.is_floating(before.type) and before.type.bit_width > after.type.bit_width:
+        floats = pa.types.is_floating(before.type) and pa.types.is_floating(after.type)
+        if floats and before.type.bit_width > after.type.bit_width:  # the one cast that Arrow does not check
             back = after.cast(before.type)
             same = pc.or_(pc.equal(back, before), pc.and_(pc.is_nan(back), pc.is_nan(before)))
             if pc.all(same, min_count=0).as_py() is False:

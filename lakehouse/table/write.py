@@ -247,7 +247,7 @@ def _find(paimon: Any, commit_id: str, before: int | None, error: BaseException)
             snapshot = manager.get_snapshot_by_id(number)
             if snapshot is not None and (snapshot.properties or {}).get(COMMIT_ID) == commit_id:
                 return number
-    except Exception as lookup:
+    except Exception as lookup:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
         raise CommitUnknownError(
             f"{_name(paimon)}: the commit failed ({cause_line(error)}) and its outcome can't be looked up "
             f"({cause_line(lookup)}); look for {COMMIT_ID}={commit_id} in snapshots() before trying again"

@@ -236,7 +236,7 @@ def test_t22_pickled_tables_carry_the_secret_key(tmp_path: Path) -> None:
 
 def test_columns_of_a_membership_test() -> None:
     """Daft's own walk over an expression fails at the list inside is_in().
-    Remedy: lakehouse/query/predicate.py has its own walk."""
+    Remedy: lakehouse/query/walk.py has its own walk."""
     with pytest.raises(AttributeError, match="'list' object has no attribute '_expr'"):
         _ColumnVisitor().visit((col("a") + 1).is_in([2, 3]))
 

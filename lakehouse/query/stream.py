@@ -34,7 +34,7 @@ def rows(
     Yields:
         Tables of ``columns`` and ``_ROW_ID``.
     """
-    tested, matching = _tests(predicates)
+    tested, matching = _tests(predicates, version)
     in_files = [name for name in tested if name not in version.columns.blobs or name in version.columns.inline]
     needed = list(dict.fromkeys([*columns, *in_files]))
     locators = {name: Locator(version, groups, name) for name in tested if name not in in_files}
@@ -54,14 +54,14 @@ def rows(
             yield result.select([*columns, ROW_ID])
 
 
-def _tests(predicates: Sequence[Any]) -> tuple[list[str], Any]:
+def _tests(predicates: Sequence[Any], version: Version) -> tuple[list[str], Any]:
     """The columns that predicates read, and what evaluates them."""
     if not predicates:
         return [], None
     from lakehouse.query.evaluate import matching
-    from lakehouse.query.predicate import columns_of
+    from lakehouse.query.walk import columns_of
 
-    return sorted(set().union(*(columns_of(predicate) for predicate in predicates))), matching
+    return sorted(set().union(*(columns_of(predicate, version.columns) for predicate in predicates))), matching
 
 
 def _fact(table: pa.Table, name: str, locators: dict[str, Locator], row_ids: npt.NDArray[np.int64], version: Version) -> Any:
