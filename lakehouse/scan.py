@@ -60,11 +60,11 @@ class Version:
         return f"{self.name}@{self.snapshot_id}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.reopen, self.name, self.snapshot_id, self.uuid, self.roots)
+        return _reopened, (self.name, self.snapshot_id, self.uuid, self.roots, self.reopen)
 
 
-def _reopened(reopen: Callable[[], Any], *rest: Any) -> Version:
-    return Version(reopen(), *rest, reopen=reopen)
+def _reopened(name: str, snapshot_id: int | None, uuid: str, roots: tuple[str, ...], reopen: Callable[[], Any]) -> Version:
+    return Version(reopen(), name, snapshot_id, uuid, roots, reopen)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import random
@@ -19,8 +20,9 @@ from typing import Any
 
 from tests.lake_tables import KINDS, Row, State, kind_of
 
-NUMBERS = frozenset({"int", "float", "dec"})
-COMPARABLE = NUMBERS | {"str", "date", "ts", "tz", "bool", "bin"}
+NUMBERS = frozenset({"int", "float", "dec", "big"})
+INSTANTS = frozenset({"date", "ts", "tz"})
+COMPARABLE = NUMBERS | INSTANTS | {"str", "bool", "bin"}
 _EPOCH = datetime(1970, 1, 1)
 _SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
@@ -170,22 +172,23 @@ class Compare(Expr):
 @dataclass(frozen=True)
 class Between(Expr):
     value: Expr
-    low: Literal
-    high: Literal
+    low: Expr
+    high: Expr
     family: str = "bool"
 
     def of(self, row: Row) -> bool | None:
-        value, family = self.value.of(row), self.value.family
-        return both([_at_most(order(self.low.value, value, family)), _at_most(order(value, self.high.value, family))])
+        value, low, high = self.value.of(row), self.low.of(row), self.high.of(row)
+        return both([_at_most(order(low, value, self.value.family)), _at_most(order(value, high, self.value.family))])
 
     def daft(self) -> Any:
-        return self.value.daft().between(self.low.python(), self.high.python())
+        low, high = (b.python() if isinstance(b, Literal) else b.daft() for b in (self.low, self.high))
+        return self.value.daft().between(low, high)
 
     def sql(self) -> str:
         return f"({self.value.sql()} BETWEEN {self.low.sql()} AND {self.high.sql()})"
 
     def columns(self) -> set[str]:
-        return self.value.columns()
+        return self.value.columns() | self.low.columns() | self.high.columns()
 
 
 @dataclass(frozen=True)
@@ -271,21 +274,88 @@ class Logic(Expr):
         values = [part.of(row) for part in self.parts]
         if self.op == "not":
             return None if values[0] is None else not values[0]
+        if self.op == "xor":
+            return None if None in values else values[0] is not values[1]
         return both(values) if self.op == "and" else either(values)
 
     def daft(self) -> Any:
         parts = [part.daft() for part in self.parts]
         if self.op == "not":
             return ~parts[0]
+        if self.op == "xor":
+            return parts[0] ^ parts[1]
         return parts[0] & parts[1] if self.op == "and" else parts[0] | parts[1]
 
     def sql(self) -> str:
+        if self.op == "xor":
+            raise NoSql
         if self.op == "not":
             return f"(NOT {self.parts[0].sql()})"
         return f"({f' {self.op.upper()} '.join(part.sql() for part in self.parts)})"
 
     def columns(self) -> set[str]:
         return set().union(*(part.columns() for part in self.parts))
+
+
+@dataclass(frozen=True)
+class SameOrBothNull(Expr):
+    """``<=>``."""
+
+    left: Expr
+    right: Expr
+    family: str = "bool"
+
+    def of(self, row: Row) -> bool:
+        a, b = self.left.of(row), self.right.of(row)
+        return (a is None) == (b is None) and order(a, b, self.left.family) in {0, None}
+
+    def daft(self) -> Any:
+        return self.left.daft().eq_null_safe(self.right.daft())
+
+    def columns(self) -> set[str]:
+        return self.left.columns() | self.right.columns()
+
+
+@dataclass(frozen=True)
+class Made(Expr):
+    """A value that storage knows nothing of: a field, a default for null, a length, a Python function."""
+
+    op: str
+    value: Expr
+    family: str
+    default: Any = None
+
+    def of(self, row: Row) -> Any:
+        value = self.value.of(row)
+        if self.op == "fill_null":
+            return self.default if value is None else value
+        if value is None:
+            return None
+        if self.op == "alias":
+            return value
+        return {"field": lambda: value["x"], "length": lambda: len(value), "even": lambda: value % 2 == 0}[self.op]()
+
+    def daft(self) -> Any:
+        value = self.value.daft()
+        if self.op == "fill_null":
+            return value.fill_null(Literal(self.default, self.value.family).python())
+        if self.op == "even":
+            return is_even()(value)
+        return {"field": lambda: value.get("x"), "length": lambda: value.length(), "alias": lambda: value.alias("other")}[self.op]()
+
+    def columns(self) -> set[str]:
+        return self.value.columns()
+
+
+@functools.cache
+def is_even() -> Any:
+    """A Python function inside a predicate."""
+    import daft
+
+    def even(number: int) -> bool | None:
+        return None if number is None else number % 2 == 0
+
+    return daft.func(even, return_dtype=daft.DataType.bool())
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------------
@@ -327,6 +397,8 @@ def order(a: Any, b: Any, family: str) -> int | None:
     """
     if a is None or b is None:
         return None
+    if family in INSTANTS:
+        a, b = (_midnight(v) if isinstance(v, date) else v for v in (a, b))
     if isinstance(a, float) or isinstance(b, float):
         a, b = float(a), float(b)
         if math.isnan(a) or math.isnan(b):
@@ -336,6 +408,10 @@ def order(a: Any, b: Any, family: str) -> int | None:
     elif family in {"ts", "tz"} and a != b and abs(a - b) < 1000:
         raise KnownFault("nanoseconds are cut off")
     return (a > b) - (a < b)
+
+
+def _midnight(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * 86_400 * 10**9
 
 
 def sort_key(value: Any, *, descending: bool) -> tuple[Any, ...]:
@@ -376,12 +452,16 @@ class Drawer:
         """A condition; and, or and not nested up to ``depth``."""
         roll = self.rng.random()
         if depth and roll < 0.5:
-            op = self.rng.choice(("and", "or", "not"))
+            op = self.rng.choice(("and", "and", "or", "or", "not", "xor"))
             return Logic(op, tuple(self.predicate(depth - 1) for _ in range(1 if op == "not" else 2)))
         if roll > 0.9:
             return IsNull(self.rng.choice(self.columns), self.rng.random() < 0.5)
+        if roll > 0.88:
+            return Literal(self.rng.random() < 0.7, "bool")
         value = self.value()
-        kinds = [self.compared, self.compared, self.between, self.is_in]
+        if value.family == "int" and self.rng.random() < 0.05:
+            return Made("even", value, "bool")
+        kinds = [self.compared, self.compared, self.compared, self.between, self.between, self.is_in, self.is_in, self.same]
         if value.family == "str":
             kinds += [self.text, self.text]
         if value.family == "bool" and self.rng.random() < 0.4:
@@ -390,7 +470,14 @@ class Drawer:
 
     def value(self) -> Expr:
         """A column that can be compared, or arithmetic on one."""
-        column = self.rng.choice([column for column in self.columns if column.family in COMPARABLE])
+        column = self.rng.choice([column for column in self.columns if column.family in COMPARABLE | {"struct", "list"}])
+        if column.family in {"struct", "list"}:
+            return Made("field" if column.family == "struct" else "length", column, "int")
+        if self.rng.random() < 0.05:
+            return Made("alias", column, column.family)
+        default = self.literal(column)
+        if self.rng.random() < 0.05 and default.family == column.family:
+            return Made("fill_null", column, column.family, default.value)
         if self.rng.random() > 0.25 or column.family not in {"int", "float", "dec", "str"}:
             return column
         return self.computed(column)
@@ -419,16 +506,27 @@ class Drawer:
         op = self.rng.choice(tuple(_SWAPPED))
         roll = self.rng.random()
         if roll < 0.2:
-            families = NUMBERS if value.family in {"int", "float"} else {value.family}
-            others = [c for c in self.of_family(families) if c.name != "ns" and not (value.family == "float" and c.family == "dec")]
-            if others and value.columns() != {"ns"}:
+            if others := self.others(value):
                 return Compare(op, value, self.rng.choice(others))
         literal = self.literal(value)
         return Compare(op, literal, value) if roll > 0.8 else Compare(op, value, literal)
 
+    def others(self, value: Expr) -> list[Column]:
+        """Columns that it may be compared with. Daft cuts nanoseconds off when it meets another unit."""
+        families = {"int": NUMBERS, "float": {"int", "float"}, "big": {"int", "big"}, "date": {"date", "ts"}, "ts": {"date", "ts"}}
+        fine = [c for c in self.of_family(families.get(value.family, {value.family})) if not c.name.startswith("ns")]
+        return fine if not any(name.startswith("ns") for name in value.columns()) else []
+
+    def same(self, value: Expr) -> Expr:
+        others = [column for column in self.others(value) if column.family == value.family]
+        return SameOrBothNull(value, self.rng.choice(others) if others and self.rng.random() < 0.5 else self.literal(value))
+
     def between(self, value: Expr) -> Expr:
         low, high = self.literal(value), self.literal(value)
-        if value.family not in {"float", "bool"} and low.value > high.value and self.rng.random() < 0.9:
+        others = [column for column in self.others(value) if column.family == value.family]
+        if others and self.rng.random() < 0.15:
+            return Between(value, low, self.rng.choice(others))
+        if low.family == high.family != "float" and low.value > high.value and self.rng.random() < 0.9:
             low, high = high, low
         return Between(value, low, high)
 
@@ -461,14 +559,23 @@ class Drawer:
         if found is None:
             drawn = [kind for kind in KINDS.values() if kind.family == value.family]
             found = rng.choice(drawn).draw(rng, rng.randrange(4)) if rng.random() < 0.5 or value.family != "int" else rng.randrange(200)
-        if value.family == "int" and rng.random() < 0.15:
+        roll = rng.random()
+        if value.family == "int" and roll < 0.15:
             return Literal(float(found) + rng.choice((0.0, 0.5)), "float")
-        if value.family == "dec" and isinstance(found, Decimal):
+        if value.family == "dec":
+            if roll < 0.15:
+                return Literal(int(found), "int") if roll < 0.07 else Literal(float(found), "float")
             return Literal(found.quantize(Decimal("0.01")), "dec")
+        if value.family == "date" and roll < 0.1:
+            return Literal(_midnight(found) + rng.choice((0, 3_600 * 10**9)), "ts")
         if value.family in {"ts", "tz"}:  # Daft cuts a literal to the column's unit; the literal itself holds microseconds
-            found -= found % (10**6 if value.columns() & {"ms", "mz"} else 10**3)
+            if roll < 0.1:
+                return Literal(date(1970, 1, 1) + timedelta(days=found // (86_400 * 10**9)), "date")
+            found -= found % (10**6 if any(name.startswith(("ms", "mz", "pz")) for name in value.columns()) else 10**3)
         if isinstance(found, float) and math.isnan(found):
             found = math.nan  # without a sign, as it is usually written
+        if value.family == "float" and roll < 0.1 and math.isfinite(found) and found == int(found) and abs(found) < 10**6:
+            return Literal(int(found), "int")
         return Literal(found, value.family)
 
 

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from decimal import Decimal
 from typing import Any
 
@@ -42,28 +43,47 @@ class Chain:
 class ChainDrawer:
     """Draws chains on the frame of one snapshot."""
 
-    def __init__(self, rng: random.Random, state: State, snapshot: lh.Snapshot, start: DataFrame | None = None) -> None:
+    def __init__(self, rng: random.Random, state: State, snapshot: lh.Snapshot, earlier: tuple[State, lh.Snapshot]) -> None:
         self.rng = rng
         self.state = state
         self.snapshot = snapshot
+        self.earlier = earlier
         self.drawer = Drawer(rng, state)
-        self.start = start
 
     def chain(self) -> Chain:
-        """Filters, a computed column, bytes of a BLOB, then one of select, sort, group-by, join, distinct, limit, sample of rows.
+        """Filters, a computed column, bytes of a BLOB and the like, then what ends a query.
 
         Raises:
             KnownFault: Daft itself would be wrong.
         """
-        families = {name: kind_of(name).family for name in self.state.schema.names}
-        self.drawer.rows = rows = [dict(row) for row in self.state.rows]
-        self.at = Chain(self.snapshot.daft(), rows, families, "snap.daft()")
-        steps: list[Callable[[], None]] = [self.where, self.where, self.with_column, self.read_bytes, self.keep_all]
+        self.begin()
+        steps: list[Callable[[], None]] = [self.where, self.where, self.with_column, self.read_bytes, self.keep_all, self.first]
         for step in self.rng.sample(steps, self.rng.randrange(len(steps))):
             step()
-        last = [self.select, self.select, self.sort, self.sort, self.group, self.join, self.distinct, self.limit, self.total]
-        self.rng.choice(last)()
+        last = [self.select, self.sort, self.group, self.join, self.distinct, self.limit, self.total, self.concat, self.versions]
+        self.rng.choice([*last, self.select, self.compute, self.compute, self.sort])()
         return self.at
+
+    def begin(self) -> None:
+        """The snapshot's frame: whole, of some columns, or a query's."""
+        names = list(self.state.schema.names)
+        rows = [dict(row) for row in self.state.rows]
+        frame, text = self.snapshot.daft(), "snap.daft()"
+        roll = self.rng.random()
+        if roll < 0.3:
+            self.rng.shuffle(names)
+            names = sorted(names[: self.rng.randrange(3, len(names))] + ["k"], key=names.index)
+            names = list(dict.fromkeys(names))
+        if roll < 0.15:
+            frame, text = self.snapshot.daft(columns=names), f"snap.daft(columns={names})"
+        elif roll < 0.3:
+            expr = self.drawer.predicate()
+            predicate, n = to_daft(expr, self.rng), self.rng.choice((3, 20, 1000))
+            query = self.snapshot.query().where(predicate).limit(n).select(*names)
+            frame, text, rows = query.daft(), f"{query}.daft()", [row for row in rows if expr.of(row) is True][:n]
+        self.drawer.columns = [column for column in self.drawer.columns if column.name in names]
+        self.drawer.rows = rows
+        self.at = Chain(frame, rows, {name: kind_of(name).family for name in names}, text)
 
     # --- in between ------------------------------------------------------------------------------------------------------
 
@@ -85,13 +105,24 @@ class ChainDrawer:
         self.at.text += f".with_column('made', {expr.daft()})"
 
     def read_bytes(self) -> None:
-        name = self.rng.choice(self.state.blobs)
+        blobs = [name for name, family in self.at.families.items() if family == "blob"]
+        if not blobs:
+            return
+        name = self.rng.choice(blobs)
         made = f"bytes of {name}"
         self.at.frame = self.at.frame.with_column(made, self.snapshot.bytes(name))
         for row in self.at.rows:
             row[made] = row[name]
         self.at.families[made] = "bytes"
         self.at.text += f".with_column({made!r}, snap.bytes({name!r}))"
+
+    def first(self) -> None:
+        """A limit in the middle: what comes after must not move before it."""
+        n = self.rng.choice((2, 8, 30))
+        down = self.rng.random() < 0.5
+        self.at.frame = self.at.frame.sort("k", desc=down).limit(n)
+        self.at.rows = sorted(self.at.rows, key=lambda row: int(row["k"]), reverse=down)[:n]
+        self.at.text += f".sort('k', desc={down}).limit({n})"
 
     def keep_all(self) -> None:
         """A select that keeps every column, in another order."""
@@ -112,6 +143,44 @@ class ChainDrawer:
 
     def select(self) -> None:
         self.kept(self.some())
+
+    def compute(self) -> None:
+        """A select of columns, expressions and bytes, mixed."""
+        names = self.some(most=3)
+        parts: list[tuple[str, str, Any, Callable[[Row], Any]]] = [(n, self.at.families[n], col(n), itemgetter(n)) for n in names]
+        for n in range(self.rng.randrange(1, 3)):
+            expr = self.drawer.value() if self.rng.random() < 0.7 else self.drawer.predicate(0)
+            parts.append((f"e{n}", expr.family, expr.daft().alias(f"e{n}"), expr.of))
+        blobs = [name for name, family in self.at.families.items() if family == "blob"]
+        if blobs and self.rng.random() < 0.5:
+            blob = self.rng.choice(blobs)
+            parts.append(("read", "bytes", self.snapshot.bytes(blob).alias("read"), itemgetter(blob)))
+        self.rng.shuffle(parts)
+        self.at.frame = self.at.frame.select(*[part for _, _, part, _ in parts])
+        self.at.rows = [{name: value(row) for name, _, _, value in parts} for row in self.at.rows]
+        self.at.families = {name: family for name, family, _, _ in parts}
+        self.at.text += f".select({', '.join(str(part) for _, _, part, _ in parts)})"
+
+    def concat(self) -> None:
+        """The rows twice, filtered differently."""
+        self.kept(list(dict.fromkeys([*self.some(), "k"])))
+        base, rows, text = self.at.frame, self.at.rows, self.at.text
+        k = self.rng.randrange(100)
+        self.at.frame = base.where(col("k") < k).concat(base.where(col("k") > k // 2))
+        self.at.rows = [row for row in rows if row["k"] < k] + [row for row in rows if row["k"] > k // 2]
+        self.at.text = f"{text} twice: k < {k}, k > {k // 2}"
+
+    def versions(self) -> None:
+        """A join with another version of the same table."""
+        state, snapshot = self.earlier
+        name = self.rng.choice(state.schema.names)
+        other = snapshot.daft().select(col("k"), col(name).alias("then"))
+        held = {row["k"]: row[name] for row in state.rows}
+        self.at.frame = self.at.frame.join(other, on="k")
+        self.at.rows = [row | {"then": held[row["k"]]} for row in self.at.rows if row["k"] in held]
+        self.at.families["then"] = kind_of(name).family
+        self.at.text += f" joined on k with {name} at snapshot {state.snapshot}"
+        self.kept(list(dict.fromkeys(["then", *self.some()])))
 
     def sort(self) -> None:
         names = self.some(_KEYS, 2)

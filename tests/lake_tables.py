@@ -115,8 +115,8 @@ def _nested(rng: random.Random, commit: int) -> dict[str, Any]:
 KINDS: dict[str, Kind] = {
     "i": Kind("int", pa.int64(), lambda r, c: r.choice((0, 1, 10**12, r.randrange(-5, 10) + 5 * c))),
     "j": Kind("int", pa.int32(), lambda r, c: r.choice((0, 1_000_000, r.randrange(-9, 9) * (c + 1)))),
-    "h": Kind("int", pa.int16(), lambda r, c: r.choice((0, 32_000, r.randrange(-9, 9) * (c + 1)))),
-    "y": Kind("int", pa.int8(), lambda r, c: r.randrange(-9, 9) * min(c + 1, 9)),
+    "h": Kind("int", pa.int16(), lambda r, c: r.choice((0, 4_000, r.randrange(-9, 9) * (c + 1)))),
+    "y": Kind("int", pa.int8(), lambda r, c: r.randrange(-9, 9) * min(c, 2)),
     "big": Kind("big", pa.int64(), lambda r, c: r.choice((-(2**63), 2**63 - 1, 2**53 + 1, 0, c))),
     "f": Kind("float", pa.float64(), lambda r, c: r.choice((r.choice(_FLOATS), r.randrange(-40, 40) / 8 + c))),
     "g": Kind("float", pa.float32(), lambda r, c: _f32(r.choice((r.choice(_FLOATS), r.randrange(-40, 40) / 10 + c)))),

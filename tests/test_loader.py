@@ -289,7 +289,7 @@ def failing(data: bytes, rng: np.random.Generator) -> Any:
     return 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_mistake_in_a_worker_shows_the_users_line(tmp_path: Path, method: str) -> None:
     many = loader(raw_index(tmp_path, 40), 2, method, shuffle=None, decode={"data": failing})
     with pytest.raises(LakehouseError, match="default.frames@3 row 1017 column data") as caught:

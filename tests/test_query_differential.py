@@ -92,7 +92,8 @@ class Case:
     # --- chains on frames ------------------------------------------------------------------------------------------------
 
     def check_chain(self) -> None:
-        drawer = ChainDrawer(self.rng, self.state, self.snapshot)
+        other = self.rng.choice(self.lake.states)
+        drawer = ChainDrawer(self.rng, self.state, self.snapshot, (other, self.lake.snapshot(other)))
         chain = drawer.chain()
         self.text = chain.text
         names = list(chain.families)

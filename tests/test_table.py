@@ -405,17 +405,18 @@ def test_a_killed_append_leaves_a_readable_table(warehouse: Path) -> None:
                 print(first, flush=True)
 
         rng = random.Random(1)
-        for attempt in range(int(ARGS[1])):
+        for attempt in range(80):
+            if attempt >= 10 and len(table.snapshots()) >= 3:  # on a busy machine more are killed before their first commit
+                break
             pid = forked(work, 1_000_000 * attempt)
             time.sleep(rng.uniform(0.01, 0.3))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             print("state", json.dumps([sorted(table.latest().arrow().column("id").to_pylist()), len(table.snapshots())]), flush=True)
     """
-    attempts = 12
     committed: list[int] = []
     killed = 0
-    for line in run(script, warehouse, attempts).splitlines():
+    for line in run(script, warehouse).splitlines():
         if not line.startswith("state "):
             committed.append(int(line))
             continue
@@ -427,7 +428,8 @@ def test_a_killed_append_leaves_a_readable_table(warehouse: Path) -> None:
         assert len(blocks) <= len(committed) + 1  # the last may have been published and not reported
         assert snapshots == len(blocks)
         committed = blocks
-    assert killed == attempts
+    assert killed >= 10
+    assert len(committed) >= 3
     table = lh.connect(warehouse=str(warehouse)).table("default.t")
     table.append([{"id": -1, "p": "p0", "frame": b"last"}])
     assert ids(table) == [-1, *(i for first in committed for i in range(first, first + 40))]

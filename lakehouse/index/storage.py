@@ -55,7 +55,7 @@ class IndexWriter:
         self._align()
         start = self._file.tell()
         for first in range(0, len(values), _PIECE_VALUES):
-            self._file.write(memoryview(np.ascontiguousarray(values[first : first + _PIECE_VALUES], dtype)).cast("B"))
+            self._file.write(pa.py_buffer(np.ascontiguousarray(values[first : first + _PIECE_VALUES], dtype)))
         return {"dtype": np.dtype(dtype).str, "buffer": [start, self._file.tell() - start]}
 
     def _align(self) -> None:
