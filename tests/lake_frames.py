@@ -121,7 +121,7 @@ class ChainDrawer:
         n = self.rng.choice((2, 8, 30))
         down = self.rng.random() < 0.5
         self.at.frame = self.at.frame.sort("k", desc=down).limit(n)
-        self.at.rows = sorted(self.at.rows, key=lambda row: int(row["k"]), reverse=down)[:n]
+        self.drawer.rows = self.at.rows = sorted(self.at.rows, key=lambda row: int(row["k"]), reverse=down)[:n]
         self.at.text += f".sort('k', desc={down}).limit({n})"
 
     def keep_all(self) -> None:
@@ -250,11 +250,12 @@ class ChainDrawer:
     def join(self) -> None:
         key = self.rng.choice([name for name in self.at.families if self.at.families[name] in _JOINED and name != "made"])
         values = [self.drawer.literal(Column(key, self.at.families[key])) for _ in range(self.rng.randrange(1, 6))]
-        held = [v.value for v in values if v.family == self.at.families[key] and not (v.family == "int" and abs(v.value) >= 2**31)]
+        kind = self.state.schema.field(key).type
+        most = 2 ** (kind.bit_width - 1) - 1 if pa.types.is_integer(kind) else 0
+        held = [v.value for v in values if v.family == self.at.families[key] and not (v.family == "int" and abs(v.value) > most)]
         held += [None] if self.rng.random() < 0.3 else []
         held += held[:1] if self.rng.random() < 0.3 else []  # one twice: rows come twice
         small = [{key: value, "tag": f"z{n}"} for n, value in enumerate(held)]
-        kind = self.state.schema.field(key).type
         right = from_arrow(pa.table({key: arrow(held, kind), "tag": pa.array([row["tag"] for row in small], pa.string())}))
         how = self.rng.choice(("inner", "inner", "left", "semi", "anti", "right-hand"))
         self.at.text += f" joined on {key} how={how} with {small}"

@@ -37,6 +37,10 @@ Kind = Literal["raw", "place", "call"]
 _MIN_CHUNK_ROWS = 8  # below: handing out tasks costs more than it spreads
 _MAX_CHUNK_ROWS = 32  # above: a step's last chunk leaves other threads idle, and a chunk's bytes pile up
 _RAW_CHUNK_BYTES = 1 << 20  # reads alone are so short that small rows are best read in one go
+# Small rows that lie in the page cache: the reads are so short that threads would mostly wait for Python's lock, so one
+# thread does them all. Beyond either bound, they are spread.
+_QUICK_READ_S = 100e-6
+_QUICK_READ_BYTES = 1 << 18
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
@@ -52,15 +56,17 @@ class Refs(Protocol):
 
 @dataclass
 class Sizes:
-    """What a column's rows weigh, learnt from the rows seen so far; only used to bound memory.
+    """What a column's rows weigh, learnt from the rows seen so far; used to bound memory and to choose threads.
 
     Attributes:
         value_bytes: the largest decoded row so far; None before the first.
         blob_bytes: the largest row of unknown length so far.
+        read_s: seconds that reading a row took lately.
     """
 
     value_bytes: int | None = None
     blob_bytes: int = 0
+    read_s: float = 0.0
 
 
 class _Shaped(NamedTuple):
@@ -200,6 +206,9 @@ class BlobStep:
         if getattr(self._fetcher, "whole_steps", False):
             spawn("io", whole)
             return
+        if self._kind == "raw" and self.column.sizes.read_s < _QUICK_READ_S and self._known_bytes <= b * _QUICK_READ_BYTES:
+            spawn("quick", lambda: self._decode(0, self._fetch(0, b)))
+            return
         for lo, hi in spans:
             spawn("cpu", lambda lo=lo, hi=hi: self._decode(lo, self._fetch(lo, hi)))  # type: ignore[misc]
 
@@ -222,6 +231,8 @@ class BlobStep:
                 "it must return one for each, in order"
             )
         seconds = time.perf_counter() - began
+        sizes = self.column.sizes
+        sizes.read_s += (seconds / max(1, hi - lo) - sizes.read_s) / 4  # of the last few calls; a lost update does no harm
         if self._unknown:
             longest = max((len(v) for v in fetched.values if v is not None and not isinstance(v, FetchError)), default=0)
             self.column.sizes.blob_bytes = max(self.column.sizes.blob_bytes, longest)

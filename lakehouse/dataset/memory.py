@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 Place = Literal["heap", "shared", "pinned"]
 
 _OWN_BLOCK_BYTES = 1 << 17  # below malloc's threshold for memory maps: nothing to gain
-_HUGE_BYTES = 1 << 22  # two huge pages
+_HUGE_BYTES = 1 << 21
 LARGE_BYTES = 1 << 20
 
 
@@ -84,11 +84,14 @@ class Memory:
 
 def _mapped(size_bytes: int) -> Bytes:
     """New memory, not from malloc: what is let go returns to the system at once, whatever thread took it."""
-    block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE") and size_bytes >= _HUGE_BYTES:
-        with contextlib.suppress(OSError):  # a kernel without them
-            block.madvise(mmap.MADV_HUGEPAGE)  # as numpy does: 8 page faults instead of 3,600, and fewer address look-ups
-    return np.frombuffer(block, np.uint8)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if size_bytes < 2 * _HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), np.uint8)
+    # Whole huge pages, which Linux then aligns: 8 page faults instead of 3,600 for 15 MB, and fewer address look-ups.
+    block = mmap.mmap(-1, -(-size_bytes // _HUGE_BYTES) * _HUGE_BYTES, flags=flags)
+    with contextlib.suppress(OSError):  # a kernel without them
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(block, np.uint8)[:size_bytes]
 
 
 def trim() -> None:

@@ -26,7 +26,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from lakehouse.errors import LakehouseError
 
-Lane = Literal["cpu", "io"]
+Lane = Literal["cpu", "io", "quick"]
 Task = Callable[[], None]
 Spawn = Callable[[Lane, Task], None]
 
@@ -82,7 +82,9 @@ class Pipeline(Generic[W]):
     Args:
         steps: the steps to do, in order; drawn by the consumer, only as far as the bounds allow.
         stop: set when the pipeline closes.
-        threads: threads that decode (and read, for local files), in this process; 0: all in the caller's thread.
+        threads: threads that decode (and read, for local files), in this process; 0: all in the caller's thread. Tasks of
+            the lane "quick" share one more; a trainer that comes back sooner than such a task takes does it by itself,
+            since waking a thread would cost it more.
         io_threads: more threads that only wait for bytes, for fetchers that take whole steps.
         max_bytes: bound of the bytes in flight and of the last step handed over, in this process.
         max_steps: bound of the steps in flight; it only matters for steps of few bytes.
@@ -95,7 +97,7 @@ class Pipeline(Generic[W]):
         self._stop = stop
         self._max_bytes = max_bytes
         self._max_steps = max_steps
-        self._sizes = {"cpu": threads, "io": io_threads}
+        self._sizes = {"cpu": threads, "io": io_threads, "quick": min(1, threads)}
         self._queues: dict[str, SimpleQueue[Task | None]] = {}
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
@@ -105,6 +107,9 @@ class Pipeline(Generic[W]):
         self._peeked: W | None = None
         self._held_bytes = 0  # of the step handed over last
         self._exhausted = False
+        self._quick_s: float | None = None  # what the latest task took, where it was of the lane "quick"
+        self._by_itself = False  # the consumer does such tasks
+        self._handed_over_s = 0.0
         self._pid = os.getpid()
         self.seconds_waiting = 0.0
 
@@ -121,6 +126,7 @@ class Pipeline(Generic[W]):
             raise StopIteration
         began = time.perf_counter()
         self._held_bytes = 0  # the trainer lets it go for the next one
+        self._by_itself = self._quick_s is not None and began - self._handed_over_s < self._quick_s
         try:
             self._pump()
             if not self._jobs:
@@ -138,12 +144,13 @@ class Pipeline(Generic[W]):
             if job.error is not None:
                 self._raise(job)
             self._held_bytes = job.work.cost_bytes() or 0
-            if self._sizes["cpu"]:
+            if self._sizes["cpu"] and not self._by_itself:
                 self._pump()  # the threads go on while the trainer is busy
         except BaseException:
             self.close()
             raise
-        self.seconds_waiting += time.perf_counter() - began
+        self._handed_over_s = time.perf_counter()
+        self.seconds_waiting += self._handed_over_s - began
         return job.work
 
     def close(self) -> None:
@@ -179,7 +186,8 @@ class Pipeline(Generic[W]):
         """Starts as many steps as the bounds allow."""
         while not self._exhausted and not self._stop.asked:
             # Without threads a step is done when it has begun, so none is begun ahead.
-            if len(self._jobs) >= (self._max_steps if self._sizes["cpu"] else 1):
+            ahead = self._sizes["cpu"] and not self._by_itself
+            if len(self._jobs) >= (self._max_steps if ahead else 1):
                 return
             if self._peeked is None:
                 self._peeked = next(self._steps, None)
@@ -216,15 +224,17 @@ class Pipeline(Generic[W]):
             job.order += 1
 
         def run() -> None:
+            began = time.perf_counter()
             try:
                 if job.error is None and not self._stop.asked:
                     task()
             except BaseException as error:  # noqa: BLE001 - raised where the step is handed over
                 with self._changed:
                     job.fail(order, error)
+            self._quick_s = time.perf_counter() - began if lane == "quick" else None
             self._task_done(job)
 
-        if not self._sizes["cpu"]:
+        if not self._sizes["cpu"] or (self._by_itself and lane == "quick"):
             run()
         else:
             self._queue(lane if self._sizes[lane] else "cpu").put(run)
