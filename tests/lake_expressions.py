@@ -340,7 +340,9 @@ class Made(Expr):
             return value.fill_null(Literal(self.default, self.value.family).python())
         if self.op == "even":
             return is_even()(value)
-        return {"field": lambda: value.get("x"), "length": lambda: value.length(), "alias": lambda: value.alias("other")}[self.op]()
+        return {"field": lambda: value.get("x"), "length": lambda: value.length(), "alias": lambda: value.alias("other")}[
+            self.op
+        ]()
 
     def columns(self) -> set[str]:
         return self.value.columns()
@@ -539,7 +541,9 @@ class Drawer:
     def text(self, value: Expr) -> Expr:
         whole = str(self.literal(value).value)
         start = self.rng.randrange(len(whole) + 1)
-        return Text(self.rng.choice(("startswith", "endswith", "contains")), value, whole[start : start + self.rng.randrange(4)])
+        return Text(
+            self.rng.choice(("startswith", "endswith", "contains")), value, whole[start : start + self.rng.randrange(4)]
+        )
 
     def literal(self, value: Expr) -> Literal:
         """One that the column itself holds, most of the time."""
@@ -552,7 +556,11 @@ class Drawer:
                 found = None
         if found is None:
             drawn = [kind for kind in KINDS.values() if kind.family == value.family]
-            found = rng.choice(drawn).draw(rng, rng.randrange(4)) if rng.random() < 0.5 or value.family != "int" else rng.randrange(200)
+            found = (
+                rng.choice(drawn).draw(rng, rng.randrange(4))
+                if rng.random() < 0.5 or value.family != "int"
+                else rng.randrange(200)
+            )
         roll = rng.random()
         if value.family == "int" and roll < 0.15:
             return Literal(float(found) + rng.choice((0.0, 0.5)), "float")

@@ -60,7 +60,17 @@ class ChainDrawer:
         steps: list[Callable[[], None]] = [self.where, self.where, self.with_column, self.read_bytes, self.keep_all, self.first]
         for step in self.rng.sample(steps, self.rng.randrange(len(steps))):
             step()
-        last = [self.select, self.sort, self.group, self.join, self.distinct, self.limit, self.total, self.concat, self.versions]
+        last = [
+            self.select,
+            self.sort,
+            self.group,
+            self.join,
+            self.distinct,
+            self.limit,
+            self.total,
+            self.concat,
+            self.versions,
+        ]
         self.rng.choice([*last, self.select, self.compute, self.compute, self.sort])()
         return self.at
 
@@ -147,7 +157,9 @@ class ChainDrawer:
     def compute(self) -> None:
         """A select of columns, expressions and bytes, mixed."""
         names = self.some(most=3)
-        parts: list[tuple[str, str, Any, Callable[[Row], Any]]] = [(n, self.at.families[n], col(n), itemgetter(n)) for n in names]
+        parts: list[tuple[str, str, Any, Callable[[Row], Any]]] = [
+            (n, self.at.families[n], col(n), itemgetter(n)) for n in names
+        ]
         for n in range(self.rng.randrange(1, 3)):
             expr = self.drawer.value() if self.rng.random() < 0.7 else self.drawer.predicate(0)
             parts.append((f"e{n}", expr.family, expr.daft().alias(f"e{n}"), expr.of))
@@ -252,14 +264,18 @@ class ChainDrawer:
         values = [self.drawer.literal(Column(key, self.at.families[key])) for _ in range(self.rng.randrange(1, 6))]
         kind = self.state.schema.field(key).type
         most = 2 ** (kind.bit_width - 1) - 1 if pa.types.is_integer(kind) else 0
-        held = [v.value for v in values if v.family == self.at.families[key] and not (v.family == "int" and abs(v.value) > most)]
+        held = [
+            v.value for v in values if v.family == self.at.families[key] and not (v.family == "int" and abs(v.value) > most)
+        ]
         held += [None] if self.rng.random() < 0.3 else []
         held += held[:1] if self.rng.random() < 0.3 else []  # one twice: rows come twice
         small = [{key: value, "tag": f"z{n}"} for n, value in enumerate(held)]
         right = from_arrow(pa.table({key: arrow(held, kind), "tag": pa.array([row["tag"] for row in small], pa.string())}))
         how = self.rng.choice(("inner", "inner", "left", "semi", "anti", "right-hand"))
         self.at.text += f" joined on {key} how={how} with {small}"
-        matches = {id(row): [other for other in small if other[key] is not None and other[key] == row[key]] for row in self.at.rows}
+        matches = {
+            id(row): [other for other in small if other[key] is not None and other[key] == row[key]] for row in self.at.rows
+        }
         if how in {"semi", "anti"}:
             self.at.frame = self.at.frame.join(right, on=key, how=how)
             self.at.rows = [row for row in self.at.rows if bool(matches[id(row)]) == (how == "semi")]
@@ -290,5 +306,3 @@ def _aggregate(kind: str, values: list[Any]) -> Any:
     if any(isinstance(value, float) and math.isnan(value) for value in held):
         raise KnownFault("a group's greatest value leaves NaN out, the greatest of all does not")
     return min(held) if kind == "min" else max(held)
-
-

@@ -79,7 +79,23 @@ def _f32(value: float) -> float:
 
 _FLOATS = (NAN, NEGATIVE_NAN, math.inf, -math.inf, -0.0, 0.0, 0.1, 1.5, -2.25, 3.0, 1e30, -7.0)
 _TEXTS = ("", "a", "A", "ab", "ba", "b%", "a_b", "é中文", "🙂", "it's", 'q"', "a\nb", " lead", "Z" * 60, "%")
-_ODD_KEYS = ("", "a/b", "a=b", "100%", "x y", "é中文", "__DEFAULT_PARTITION__", "..", "a:b", "it's", "%2F", "NULL", "A", "a", "#?")
+_ODD_KEYS = (
+    "",
+    "a/b",
+    "a=b",
+    "100%",
+    "x y",
+    "é中文",
+    "__DEFAULT_PARTITION__",
+    "..",
+    "a:b",
+    "it's",
+    "%2F",
+    "NULL",
+    "A",
+    "a",
+    "#?",
+)
 _DATES = (date(1, 1, 1), date(1960, 2, 29), date(1970, 1, 1), date(2020, 1, 1), date(2020, 1, 2), date(9999, 12, 31))
 
 Draw = Callable[[random.Random, int], Any]
@@ -136,7 +152,9 @@ KINDS: dict[str, Kind] = {
     "l": Kind("list", pa.list_(pa.int64()), lambda r, c: [r.choice((None, c, 7)) for _ in range(r.randrange(4))]),
     "lf": Kind("other", pa.list_(pa.float64()), lambda r, c: [r.choice((None, *_FLOATS)) for _ in range(r.randrange(4))]),
     "st": Kind("struct", pa.struct([("x", pa.int64()), ("y", pa.string())]), _nested),
-    "m": Kind("other", pa.map_(pa.string(), pa.int32()), lambda r, c: [(f"k{i}", r.choice((None, c))) for i in range(r.randrange(3))]),
+    "m": Kind(
+        "other", pa.map_(pa.string(), pa.int32()), lambda r, c: [(f"k{i}", r.choice((None, c))) for i in range(r.randrange(3))]
+    ),
     "vec": Kind("other", pa.list_(pa.float32(), 3), lambda r, c: [float(c), _f32(0.1), r.choice((0.0, 1.0))]),
     "p": Kind("str", pa.string(), lambda r, c: r.choice(_ODD_KEYS)),
     "q": Kind("int", pa.int32(), lambda r, c: r.choice((-1, 0, c))),
@@ -147,7 +165,9 @@ KINDS: dict[str, Kind] = {
     "pz": Kind("tz", pa.timestamp("ms", "UTC"), lambda r, c: r.choice((-1, 0, 1_700_000_000_000)) * 10**6),
     "pc": Kind("dec", pa.decimal128(10, 2), lambda r, c: r.choice((Decimal("0.00"), Decimal("-1.50"), Decimal("12.00")))),
 }
-BLOB = Kind("blob", pa.large_binary(), lambda r, c: r.choice((b"", bytes([c]) * r.randrange(40), r.randbytes(r.randrange(300)))))
+BLOB = Kind(
+    "blob", pa.large_binary(), lambda r, c: r.choice((b"", bytes([c]) * r.randrange(40), r.randbytes(r.randrange(300))))
+)
 KEY = Kind("int", pa.int64(), lambda r, c: 0)  # column k: the number of a row, never null
 _KEYS = ("p", "p", "q", "pd", "pb", "pf", "pt", "pz", "pc")
 _SCALARS = tuple(name for name in KINDS if name not in _KEYS)

@@ -19,7 +19,6 @@ import pytest
 
 import lakehouse as lh
 from lakehouse import scan
-from lakehouse.query import stream as query_stream
 from lakehouse.query import source as query_source
 from lakehouse.query.stream import sampled
 from tests.lake_expressions import Drawer, KnownFault, to_daft
@@ -32,7 +31,7 @@ CASES_PER_TABLE = 42
 FIRST_SEED = int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0")) * CHUNKS * TABLES_PER_CHUNK
 
 # Sizes at which work is cut into pieces, made so small that small tables meet every seam.
-SEAMS = ((scan, "READ_BATCH_ROWS", 5), (query_stream, "EVALUATE_ROWS", 9), (query_source, "_TASK_ROWS", 11), (query_source, "_TASK_GROUPS", 2))
+SEAMS = ((scan, "READ_BATCH_ROWS", 5), (query_source, "_TASK_ROWS", 11), (query_source, "_TASK_GROUPS", 2))
 
 _files: dict[str, int] = {}
 
@@ -115,7 +114,11 @@ class Case:
             leading = [name for name, _ in chain.sorted_by[: n + 1]]
             if set(leading) <= set(names):
                 at = [names.index(name) for name in leading]
-                self.same("order", [[zeroed(row[i]) for i in at] for row in got], [[zeroed(row[i]) for i in at] for row in expected_rows])
+                self.same(
+                    "order",
+                    [[zeroed(row[i]) for i in at] for row in got],
+                    [[zeroed(row[i]) for i in at] for row in expected_rows],
+                )
 
     # --- queries ---------------------------------------------------------------------------------------------------------
 
@@ -184,7 +187,11 @@ class Case:
 
     def check_plan(self, query: lh.Query, rows: int) -> None:
         seen = self.run("explain()", query.explain)
-        self.same("explain()", (seen.rows >= rows, seen.files <= seen.files_total, seen.partitions <= seen.partitions_total), (True,) * 3)
+        self.same(
+            "explain()",
+            (seen.rows >= rows, seen.files <= seen.files_total, seen.partitions <= seen.partitions_total),
+            (True,) * 3,
+        )
 
 
 def key(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
@@ -207,7 +214,9 @@ def run_cases(lake: LakeTable, count: int) -> int:
         number += 1
         if number > 3 * count:
             raise AssertionError(f"seed {lake.seed}: {number - done} of {number} cases met known faults of Daft")
-        case = Case(lake, random.Random(f"{lake.seed}:{number}").choice([*lake.states, lake.states[-1], lake.states[-1]]), number)
+        case = Case(
+            lake, random.Random(f"{lake.seed}:{number}").choice([*lake.states, lake.states[-1], lake.states[-1]]), number
+        )
         try:
             case.check_query() if number % 2 else case.check_chain()
         except KnownFault:
@@ -245,7 +254,7 @@ def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path, monkeypatch:
     cases = 0
     for n in range(TABLES_PER_CHUNK):
         lake = build(FIRST_SEED + chunk * TABLES_PER_CHUNK + n, catalog, outside)
-        assert check_blobs(lake) == sum(len(state.rows) * len(set(state.blobs) - {'ref'}) for state in lake.states)
+        assert check_blobs(lake) == sum(len(state.rows) * len(set(state.blobs) - {"ref"}) for state in lake.states)
         cases += run_cases(lake, CASES_PER_TABLE)
     assert cases == TABLES_PER_CHUNK * CASES_PER_TABLE
 

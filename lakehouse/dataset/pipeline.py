@@ -30,6 +30,7 @@ Lane = Literal["cpu", "io", "quick"]
 Task = Callable[[], None]
 Spawn = Callable[[Lane, Task], None]
 
+_QUICK_STEPS = 4  # read ahead where reading takes no time
 _JOIN_SECONDS = 5.0  # a read that hangs does not hold up the trainer's exit; its thread is a daemon
 
 
@@ -107,7 +108,8 @@ class Pipeline(Generic[W]):
         self._peeked: W | None = None
         self._held_bytes = 0  # of the step handed over last
         self._exhausted = False
-        self._quick_s: float | None = None  # what the latest task took, where it was of the lane "quick"
+        self._quick = False  # the latest task was of the lane "quick"
+        self._quick_s: float | None = None  # and took so long
         self._by_itself = False  # the consumer does such tasks
         self._handed_over_s = 0.0
         self._pid = os.getpid()
@@ -185,9 +187,7 @@ class Pipeline(Generic[W]):
     def _pump(self) -> None:
         """Starts as many steps as the bounds allow."""
         while not self._exhausted and not self._stop.asked:
-            # Without threads a step is done when it has begun, so none is begun ahead.
-            ahead = self._sizes["cpu"] and not self._by_itself
-            if len(self._jobs) >= (self._max_steps if ahead else 1):
+            if len(self._jobs) >= self._steps_ahead():
                 return
             if self._peeked is None:
                 self._peeked = next(self._steps, None)
@@ -206,6 +206,11 @@ class Pipeline(Generic[W]):
             work, self._peeked = self._peeked, None
             self._begin(work)
 
+    def _steps_ahead(self) -> int:
+        if not self._sizes["cpu"] or self._by_itself:
+            return 1  # a step is done when it has begun
+        return min(_QUICK_STEPS, self._max_steps) if self._quick else self._max_steps
+
     def _begin(self, work: W) -> None:
         job = _Job(work)
         with self._changed:
@@ -222,6 +227,7 @@ class Pipeline(Generic[W]):
             job.left += 1
             order = job.order
             job.order += 1
+        self._quick = lane == "quick"
 
         def run() -> None:
             began = time.perf_counter()

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakehouse.errors import ConfigError, SchemaError
 from lakehouse.index import RowIndex
 from lakehouse.mixture.joined import JoinedFetcher, JoinedIds, JoinedRefs, Stretches
-from lakehouse.mixture.mixed import MAX_WINDOW, MixedOrder, subseed, window_of
+from lakehouse.mixture.mixed import MAX_WINDOW, MixedOrder, subseed
 from lakehouse.mixture.weighted import Weighted, draws_of, whole_length
 from lakehouse.order import Shuffle, order_of
 
@@ -237,7 +237,7 @@ def _whole_weights(weights: Mapping[str, object]) -> tuple[int, ...]:
     divisor = math.gcd(*scaled)
     whole = tuple(weight // divisor for weight in scaled)
     for name, weight in zip(weights, whole, strict=True):
-        if weight and window_of((weight, sum(whole) - weight)) > MAX_WINDOW:
+        if weight and sum(whole) > weight * MAX_WINDOW:
             raise ConfigError(
                 f"the weight of part {name!r} is {weight / sum(whole):.3g} of all weights, less than 1 in {MAX_WINDOW:,}: its "
                 "rows would hardly ever come; leave it out, or give it more"

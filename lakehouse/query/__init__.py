@@ -17,7 +17,7 @@ from lakehouse.errors import FetchError, SchemaError
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, table_fetcher
 from lakehouse.index.build import build_index
-from lakehouse.query.stream import rows, sampled
+from lakehouse.query.stream import rows
 from lakehouse.references import REF_TYPE, inline_structs, ref_structs, refs_of
 from lakehouse.scan import ROW_ID, Locator, Version, plan
 from lakehouse.schema import known_columns
@@ -74,15 +74,9 @@ class Query:
             NotFoundError: a column that does not exist.
             SchemaError: text that is no SQL, a predicate of other types than the columns, a test of a BLOB's bytes.
         """
-        from lakehouse.query.evaluate import matching
         from lakehouse.query.predicate import checked_predicate
-        from lakehouse.query.walk import columns_of
 
         checked = checked_predicate(predicate, self._version.columns)
-        arrow, lazy = self._version.columns.arrow, self._version.columns.lazy
-        read = columns_of(checked, self._version.columns)
-        empty = {name: pa.nulls(0, pa.int8() if name in lazy else arrow.field(name).type) for name in read}
-        matching(pa.table(empty or {"": pa.nulls(0, pa.int8())}), [checked])  # a type that does not fit shows here
         return replace(self, _predicates=(*self._predicates, checked))
 
     def select(self, *columns: str) -> Query:
@@ -142,20 +136,9 @@ class Query:
 
     def daft(self) -> daft.DataFrame:
         """The result as a lazy Daft frame; BLOB columns are ``daft.File`` references and no bytes are read."""
-        from lakehouse.query.engine import daft as engine
         from lakehouse.query.source import LakeSource
 
-        by_row_id = bool(self._samples) or self._limit is not None
-        frame = LakeSource(self._version, row_ids=by_row_id).read()
-        for predicate in self._predicates:
-            frame = frame.where(predicate)
-        for fraction, seed in self._samples:
-
-            @engine.func.batch(return_dtype=engine.DataType.bool(), use_process=False)  # type: ignore[untyped-decorator]
-            def takes(row_ids: Any, fraction: float = fraction, seed: int = seed) -> Any:
-                return pa.array(sampled(row_ids.to_arrow().to_numpy(zero_copy_only=False), fraction, seed))
-
-            frame = frame.where(takes(engine.col(ROW_ID)))
+        frame = LakeSource(self._version, self._predicates, self._samples, row_ids=self._limit is not None).read()
         if self._limit is not None:
             frame = frame.sort(ROW_ID).limit(self._limit)
         return frame.select(*self.columns)

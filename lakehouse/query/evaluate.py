@@ -1,21 +1,22 @@
-"""Predicates at work: pruning by storage and partitions, then exact evaluation by Daft."""
+"""Predicates at work: pruning by storage and partitions, then exact evaluation by Daft's kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from daft.recordbatch import RecordBatch
 
 from lakehouse.errors import LakehouseError, SchemaError, cause_line
 from lakehouse.query.daft_types import for_daft
 from lakehouse.query.engine import Expression, daft
 from lakehouse.query.predicate import storage_predicate
-from lakehouse.query.walk import columns_of, conjuncts
+from lakehouse.query.walk import Walk, columns_of, conjuncts
 from lakehouse.scan import Groups, Version, plan
-
-_POSITION = "__lakehouse_position"
 
 
 def pruned(version: Version, predicates: Sequence[Expression]) -> Groups:
@@ -42,18 +43,51 @@ def matching(table: pa.Table, predicates: Sequence[Expression]) -> npt.NDArray[n
     """Positions of the rows for which every predicate is true, ascending.
 
     Raises:
-        SchemaError: a predicate does not fit the columns' types.
+        SchemaError: a predicate does not fit the columns' types, or a function that it calls raised.
     """
-    if not predicates:
-        return np.arange(table.num_rows)
-    facts = pa.table({name: for_daft(table.column(name)) for name in table.column_names})
-    frame = daft.from_arrow(facts.append_column(_POSITION, pa.array(np.arange(table.num_rows))))
+    taken = np.ones(table.num_rows, np.bool_)
+    if not predicates or not table.num_rows:
+        return np.flatnonzero(taken)
+    truth = _Truth(pa.table({name: for_daft(table.column(name)) for name in table.column_names}))
     try:
         for predicate in predicates:
-            frame = frame.where(predicate)
-        found = frame.select(_POSITION).to_arrow()
+            taken &= truth.visit(predicate).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
     except LakehouseError:
         raise
     except Exception as error:  # Daft raises private classes, and whatever a UDF raises
         raise SchemaError(f"where({' AND '.join(map(str, predicates))}) can't be evaluated: {cause_line(error)}") from error
-    return np.sort(found.column(0).combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64))
+    return np.flatnonzero(taken)
+
+
+class _Truth(Walk):
+    """True, false or null for each row.
+
+    AND, OR and NOT are joined here and only what they join is given to Daft: its optimiser drops conditions where two that
+    it joins call Python functions.
+    """
+
+    def __init__(self, facts: pa.Table) -> None:
+        self._facts = facts
+        self._rows = RecordBatch.from_arrow_record_batches(facts.to_batches(), facts.schema)
+
+    def visit(self, expr: Expression) -> Any:
+        joined = super().visit(expr)
+        return self._evaluated(expr) if joined is None else joined
+
+    def node(self, name: str, args: list[Any]) -> Any:
+        if name in _JOINS:
+            return _JOINS[name](*(self.visit(arg) for arg in args))
+        return None
+
+    def closed(self, expr: Expression) -> None:  # noqa: ARG002
+        return None
+
+    def _evaluated(self, expr: Expression) -> pa.Array:
+        try:
+            answer = self._rows.eval_expression_list([expr.alias("answer")]).to_arrow_record_batch().column(0)
+        except Exception:  # noqa: BLE001 - kernels lack what the optimiser rewrites, such as BETWEEN of strings
+            answer = daft.from_arrow(self._facts).select(expr.alias("answer")).to_arrow().column(0).combine_chunks()
+        return answer.cast(pa.bool_())  # from null, where a literal null is compared
+
+
+_JOINS = {"and": pc.and_kleene, "or": pc.or_kleene, "not": pc.invert}

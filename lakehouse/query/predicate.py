@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakehouse.errors import SchemaError, cause_line
+from lakehouse.query.daft_types import empty_frame
 from lakehouse.query.engine import Expression, daft
 from lakehouse.query.walk import Walk, columns_beyond_null_tests, columns_of, conjuncts, flat
 from lakehouse.schema import Columns, known_columns
@@ -29,7 +30,7 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
 
     Raises:
         NotFoundError: it names a column that does not exist.
-        SchemaError: not a predicate, SQL that can't be read, or a test of a BLOB's bytes.
+        SchemaError: not a predicate, SQL that can't be read, other types than the columns', or a test of a BLOB's bytes.
     """
     if isinstance(predicate, str):
         try:
@@ -45,6 +46,10 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
             f"where() can test a BLOB column only for null, and this reads {', '.join(read)}: select the rows first, then "
             "work on Snapshot.bytes(column) in a Daft plan"
         )
+    try:
+        empty_frame(columns).where(predicate)
+    except Exception as error:  # Daft's own class for this is private
+        raise SchemaError(f"where({predicate}) does not fit the columns: {cause_line(error)}") from error
     return predicate
 
 

@@ -17,11 +17,12 @@ from daft.recordbatch import RecordBatch
 from daft.schema import Schema
 
 from lakehouse.query.daft_types import daft_schema, for_daft
-from lakehouse.query.engine import daft
+from lakehouse.query.engine import Expression, daft
 from lakehouse.query.evaluate import pruned
+from lakehouse.query.stream import rows
 from lakehouse.query.walk import columns_of
 from lakehouse.references import FILE_TYPE, file_structs, inline_structs, parse_descriptors
-from lakehouse.scan import ROW_ID, Group, Groups, Locator, Version, read
+from lakehouse.scan import ROW_ID, Group, Groups, Locator, Version
 
 # A task's rows and groups: enough that starting one does not show, few enough that both cores get some.
 _TASK_ROWS = 131_072
@@ -29,15 +30,26 @@ _TASK_GROUPS = 64
 
 
 class LakeSource(DataSource):
-    """Reads one version.
+    """Reads the chosen rows of one version.
 
     Args:
         version: what to read.
+        predicates: conditions that all hold for the rows. What the frame's user filters by comes on top, from Daft.
+        samples: (fraction, seed) pairs that all take the rows.
         row_ids: add a ``_ROW_ID`` column.
     """
 
-    def __init__(self, version: Version, *, row_ids: bool = False) -> None:
+    def __init__(
+        self,
+        version: Version,
+        predicates: Sequence[Expression] = (),
+        samples: Sequence[tuple[float, int]] = (),
+        *,
+        row_ids: bool = False,
+    ) -> None:
         self._version = version
+        self._predicates = tuple(predicates)
+        self._samples = tuple(samples)
         self._schema = daft_schema(version.columns, row_ids=row_ids)
 
     @property
@@ -51,36 +63,43 @@ class LakeSource(DataSource):
         return self._schema
 
     async def get_tasks(self, pushdowns: Pushdowns) -> AsyncIterator[DataSourceTask]:
-        """Tasks in ascending row id. Daft applies filters and limits to what they yield."""
-        wanted = None if pushdowns.columns is None else set(pushdowns.columns)
+        """Tasks in ascending row id. Daft applies its filters and limits to what they yield."""
         filters = [] if pushdowns.filters is None else [pushdowns.filters]
-        if wanted is not None and filters:
-            wanted |= columns_of(filters[0], self._version.columns)
-        names = [item.name for item in self._schema if wanted is None or item.name in wanted]
-        for groups in _cut(pruned(self._version, [f for f in filters if ROW_ID not in columns_of(f, self._version.columns)])):
-            yield _LakeTask(self._version, groups, names, self._schema)
+        tested = set().union(*(columns_of(part, self._version.columns) for part in filters))
+        wanted = set(self._schema.column_names()) if pushdowns.columns is None else tested | set(pushdowns.columns)
+        names = [name for name in self._schema.column_names() if name in wanted]
+        schema = Schema.from_field_name_and_types([(name, self._schema[name].dtype) for name in names])
+        for groups in _cut(pruned(self._version, [*self._predicates, *(filters if ROW_ID not in tested else [])])):
+            yield _LakeTask(self._version, groups, self._predicates, self._samples, schema)
 
 
 def _cut(groups: Groups) -> Iterator[Groups]:
     held: list[Group] = []
-    rows = 0
+    count = 0
     for group in groups.groups:
         held.append(group)
-        rows += group.rows
-        if rows >= _TASK_ROWS or len(held) >= _TASK_GROUPS:
+        count += group.rows
+        if count >= _TASK_ROWS or len(held) >= _TASK_GROUPS:
             yield Groups(tuple(held))
-            held, rows = [], 0
+            held, count = [], 0
     if held:
         yield Groups(tuple(held))
 
 
 class _LakeTask(DataSourceTask):
-    def __init__(self, version: Version, groups: Groups, names: Sequence[str], schema: Schema) -> None:
+    def __init__(
+        self,
+        version: Version,
+        groups: Groups,
+        predicates: Sequence[Expression],
+        samples: Sequence[tuple[float, int]],
+        schema: Schema,
+    ) -> None:
         self._version = version
         self._groups = groups
-        self._names = list(names)
-        kinds = {item.name: item.dtype for item in schema}
-        self._schema = Schema.from_field_name_and_types([(name, kinds[name]) for name in names])
+        self._predicates = predicates
+        self._samples = samples
+        self._schema = schema
 
     @property
     def schema(self) -> Schema:
@@ -88,32 +107,30 @@ class _LakeTask(DataSourceTask):
 
     async def read(self) -> AsyncIterator[RecordBatch]:
         columns = self._version.columns
-        located = {name: Locator(self._version, self._groups, name) for name in self._names if _in_blob_files(columns, name)}
-        in_rows = [name for name in self._names if name not in located and name != ROW_ID]
-        for batch in read(self._version, self._groups, in_rows):
-            if not self._names:
-                yield _only_rows(batch.num_rows)
+        names = self._schema.column_names()
+        located = {name: Locator(self._version, self._groups, name) for name in names if _in_blob_files(columns, name)}
+        in_rows = [name for name in names if name not in located and name != ROW_ID]
+        for table in rows(self._version, self._groups, self._predicates, self._samples, in_rows):
+            if not names:
+                yield _only_rows(table.num_rows)
                 continue
-            row_ids = batch.column(batch.num_columns - 1).to_numpy()
+            row_ids = table.column(ROW_ID).combine_chunks().to_numpy()
             series = {}
             for item in self._schema:
                 if item.name in located:
-                    found = located[item.name]
-                    uri_ids, offsets, lengths = found.locate(row_ids)
-                    array = file_structs(found.uris, uri_ids, offsets, lengths)
+                    places = located[item.name].locate(row_ids)  # which adds to the uris
+                    array: Any = file_structs(located[item.name].uris, *places)
                 elif item.name in columns.lazy:
-                    array = _inline_files(batch.column(in_rows.index(item.name)))
-                elif item.name == ROW_ID:
-                    array = batch.column(batch.num_columns - 1)
+                    array = _inline_files(table.column(item.name).combine_chunks())
                 else:
-                    array = for_daft(batch.column(in_rows.index(item.name)))
+                    array = for_daft(table.column(item.name).combine_chunks())
                 series[item.name] = daft.Series.from_arrow(array, name=item.name).cast(item.dtype)
             yield RecordBatch.from_pydict(series)
 
 
-def _only_rows(rows: int) -> RecordBatch:
+def _only_rows(count: int) -> RecordBatch:
     """A batch of no columns: Daft can't build one, so a column is made and projected away."""
-    batch = pa.RecordBatch.from_pydict({"rows": pa.nulls(rows, pa.int8())})
+    batch = pa.RecordBatch.from_pydict({"rows": pa.nulls(count, pa.int8())})
     return RecordBatch.from_arrow_record_batches([batch], batch.schema).eval_expression_list([])
 
 

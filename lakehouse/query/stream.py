@@ -11,9 +11,6 @@ import pyarrow as pa
 
 from lakehouse.scan import ROW_ID, Groups, Locator, Version, read
 
-# Rows evaluated by one run of the engine: its start costs about 5 ms, so fewer would show.
-EVALUATE_ROWS = 262_144
-
 
 def rows(
     version: Version,
@@ -38,7 +35,8 @@ def rows(
     in_files = [name for name in tested if name not in version.columns.blobs or name in version.columns.inline]
     needed = list(dict.fromkeys([*columns, *in_files]))
     locators = {name: Locator(version, groups, name) for name in tested if name not in in_files}
-    for table in _gathered(read(version, groups, needed), EVALUATE_ROWS):
+    for batch in read(version, groups, needed):
+        table = pa.Table.from_batches([batch])
         row_ids = table.column(ROW_ID).combine_chunks().to_numpy()
         kept = np.arange(len(row_ids))
         for fraction, seed in samples:
@@ -73,19 +71,6 @@ def _fact(table: pa.Table, name: str, locators: dict[str, Locator], row_ids: npt
         column = table.column(name).combine_chunks()
         return pa.array(np.zeros(len(row_ids), np.int8), mask=column.is_null().to_numpy(zero_copy_only=False))
     return table.column(name)
-
-
-def _gathered(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        count += batch.num_rows
-        if count >= size:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15))

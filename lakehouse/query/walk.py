@@ -1,5 +1,6 @@
 """Walks over Daft expressions: which columns they read, and what AND joins at their top."""
 
+# ruff: noqa: D102 - visit_x is called for x
 from __future__ import annotations
 
 from abc import abstractmethod
