@@ -332,7 +332,9 @@ class Made(Expr):
             return None
         if self.op == "alias":
             return value
-        return {"field": lambda: value["x"], "length": lambda: len(value), "even": lambda: value % 2 == 0}[self.op]()
+        if self.op == "field":
+            return value["x"]
+        return len(value) if self.op == "length" else value % 2 == 0
 
     def daft(self) -> Any:
         value = self.value.daft()
@@ -340,9 +342,9 @@ class Made(Expr):
             return value.fill_null(Literal(self.default, self.value.family).python())
         if self.op == "even":
             return is_even()(value)
-        return {"field": lambda: value.get("x"), "length": lambda: value.length(), "alias": lambda: value.alias("other")}[
-            self.op
-        ]()
+        if self.op == "field":
+            return value.get("x")
+        return value.length() if self.op == "length" else value.alias("other")
 
     def columns(self) -> set[str]:
         return self.value.columns()
@@ -406,7 +408,7 @@ def order(a: Any, b: Any, family: str) -> int | None:
             raise KnownFault("-0.0 is less than 0.0")
     elif family in {"ts", "tz"} and a != b and abs(a - b) < 1000:
         raise KnownFault("nanoseconds are cut off")
-    return (a > b) - (a < b)
+    return int(a > b) - int(a < b)
 
 
 def sort_key(value: Any, *, descending: bool) -> tuple[Any, ...]:
@@ -501,15 +503,18 @@ class Drawer:
     def compared(self, value: Expr) -> Expr:
         op = self.rng.choice(tuple(_SWAPPED))
         roll = self.rng.random()
-        if roll < 0.2:
-            if others := self.others(value):
-                return Compare(op, value, self.rng.choice(others))
+        if roll < 0.2 and (others := self.others(value)):
+            return Compare(op, value, self.rng.choice(others))
         literal = self.literal(value)
         return Compare(op, literal, value) if roll > 0.8 else Compare(op, value, literal)
 
     def others(self, value: Expr) -> list[Column]:
         """Columns that it may be compared with. Daft cuts nanoseconds off when it meets another unit."""
-        families = {"int": NUMBERS, "float": {"int", "float"}, "big": {"int", "big"}}
+        families: dict[str, frozenset[str] | set[str]] = {
+            "int": frozenset(NUMBERS),
+            "float": {"int", "float"},
+            "big": {"int", "big"},
+        }
         fine = [c for c in self.of_family(families.get(value.family, {value.family})) if not c.name.startswith("ns")]
         return fine if not any(name.startswith("ns") for name in value.columns()) else []
 

@@ -7,15 +7,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from daft import DataFrame, col, from_arrow
 
 import lakehouse as lh
-from tests.lake_expressions import Column, Drawer, KnownFault, Literal, sort_key, to_daft
-from tests.lake_tables import KINDS, Row, State, arrow, frozen, kind_of
+from tests.lake_expressions import Column, Drawer, KnownFault, sort_key, to_daft
+from tests.lake_tables import Row, State, arrow, frozen, kind_of
 
 # What Daft can group by, join on, sort by and tell apart. It hangs when it joins on binary and fails to sort it.
 _KEYS = frozenset({"int", "str", "date", "ts", "tz", "dec", "bool", "float"})
@@ -82,7 +81,7 @@ class ChainDrawer:
         roll = self.rng.random()
         if roll < 0.3:
             self.rng.shuffle(names)
-            names = sorted(names[: self.rng.randrange(3, len(names))] + ["k"], key=names.index)
+            names = sorted([*names[: self.rng.randrange(3, len(names))], "k"], key=names.index)
             names = list(dict.fromkeys(names))
         if roll < 0.15:
             frame, text = self.snapshot.daft(columns=names), f"snap.daft(columns={names})"
@@ -202,7 +201,7 @@ class ChainDrawer:
         down = [self.rng.random() < 0.5 for _ in names]
         self.at.frame = self.at.frame.sort(names, desc=down)
         for name, descending in reversed(list(zip(names, down, strict=True))):
-            self.at.rows.sort(key=lambda row: sort_key(row[name], descending=descending))  # noqa: B023
+            self.at.rows.sort(key=lambda row: sort_key(row[name], descending=descending))
         self.at.sorted_by = list(zip(names, down, strict=True))
         self.at.text += f".sort({names}, desc={down})"
         if total and self.rng.random() < 0.5:

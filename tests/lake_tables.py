@@ -173,7 +173,7 @@ _KEYS = ("p", "p", "q", "pd", "pb", "pf", "pt", "pz", "pc")
 _SCALARS = tuple(name for name in KINDS if name not in _KEYS)
 _LATER = ("late_i", "late_s", "late_f", "late_d", "late_blob", "late_blob é")
 _DECORATIONS = ("", "", "", " x", ".y", "-é", "%'q\"")  # a column's name can be anything
-_ROLLING = ({}, {}, {"blob.target-file-size": "1 kb"}, {"target-file-size": "1 kb"})
+_ROLLING: tuple[dict[str, str], ...] = ({}, {}, {"blob.target-file-size": "1 kb"}, {"target-file-size": "1 kb"})
 _BASE = re.compile(r"(?:late_)?([a-z0-9]+)")
 
 

@@ -34,7 +34,9 @@ ANYTHING = ("__init__", "testing")
 # A library that is named here is imported nowhere else. "lazily": inside functions, or in a submodule that only functions
 # import, so that importing the module does not load the library.
 LIBRARIES: dict[str, dict[str, str]] = {
-    "pypaimon": dict.fromkeys(("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream"), "anywhere"),
+    "pypaimon": dict.fromkeys(
+        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream"), "anywhere"
+    ),
     "daft": {"query": "lazily", "table": "lazily", "udfs": "anywhere"},
     "torch": dict.fromkeys(("dataset", "loader", "testing"), "anywhere"),
     "PIL": {"decode": "lazily", "udfs": "anywhere"},

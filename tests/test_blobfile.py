@@ -52,9 +52,7 @@ def parse(data: bytes, rows: int) -> BlobIndex:
 def test_every_payload_is_found(payloads: list[bytes | int]) -> None:
     data = blob_file(payloads)
     index = parse(data, len(payloads))
-    found = [
-        data[at : at + n] if n >= 0 else n for at, n in zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
-    ]
+    found = [data[at : at + n] if n >= 0 else n for at, n in zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)]
     assert found == payloads
 
 

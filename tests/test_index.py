@@ -166,7 +166,8 @@ def test_split_keeps_groups_together_and_loses_none(index: lh.RowIndex) -> None:
     assert not scenes["train"] & scenes["val"]
     assert not (scenes["train"] | scenes["val"]) & scenes["test"]
     assert {name: part.fingerprint for name, part in parts.items()} == {
-        name: part.fingerprint for name, part in index.split({"train": 0.7, "val": 0.2, "test": 0.1}, by="scene", seed=3).items()
+        name: part.fingerprint
+        for name, part in index.split({"train": 0.7, "val": 0.2, "test": 0.1}, by="scene", seed=3).items()
     }
 
 
@@ -236,7 +237,9 @@ def test_taken_and_empty_indexes_are_saved_too(index: lh.RowIndex, lake: Path, t
 
 
 def test_a_sliced_column_is_saved_whole(tmp_path: Path) -> None:
-    values = pa.array([{"a": [1, 2], "b": {"k": "v"}}, None, {"a": None, "b": None}, {"a": [], "b": {"k": "w"}}] * 3).slice(2, 7)
+    values = pa.array([{"a": [1, 2], "b": {"k": "v"}}, None, {"a": None, "b": None}, {"a": [], "b": {"k": "w"}}] * 3).slice(
+        2, 7
+    )
     kind = values.type
     writer = IndexWriter(tmp_path / "x")
     node = writer.array(values)
@@ -338,7 +341,9 @@ def test_opening_costs_the_same_for_any_number_of_rows(index: lh.RowIndex, lake:
         "t = time.perf_counter(); index = lh.RowIndex.load(sys.argv[2], catalog); t = time.perf_counter() - t\n"
         "print(len(index), t, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)\n"
     )
-    out = subprocess.run([sys.executable, "-c", code, str(lake), str(tmp_path / "big.idx")], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(lake), str(tmp_path / "big.idx")], capture_output=True, text=True, check=True
+    )
     rows, seconds, grown_mib = out.stdout.split()
     assert int(rows) == 2_060_000
     assert float(seconds) < 0.5

@@ -61,7 +61,9 @@ def mixed(sizes: list[int], weights: list[int], n: int, shuffle: Shuffle = "bloc
 def orders(draw: st.DrawFn) -> MixedOrder:
     sizes = draw(st.lists(st.integers(1, 400), min_size=1, max_size=6))
     weights = draw(st.lists(st.integers(0, 300), min_size=len(sizes), max_size=len(sizes)).filter(any))
-    return mixed(sizes, weights, draw(st.integers(1, 6_000)), draw(st.sampled_from(["blocks", "rows", None])), draw(st.integers(0, 9)))
+    return mixed(
+        sizes, weights, draw(st.integers(1, 6_000)), draw(st.sampled_from(["blocks", "rows", None])), draw(st.integers(0, 9))
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -308,7 +310,9 @@ def test_columns_that_differ_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_batches_come_from_the_right_tables(parts: dict[str, RowIndex]) -> None:
     mixture = seven_to_three(parts, source_column="source")
-    loader = Loader(Dataset(mixture, batch_size=24, seed=3, rank=0, world=1, verify=True, decode={"data": lambda d, rng: int(bytes(d))}))
+    loader = Loader(
+        Dataset(mixture, batch_size=24, seed=3, rank=0, world=1, verify=True, decode={"data": lambda d, rng: int(bytes(d))})
+    )
     got: Counter[str] = Counter()
     for batch in loader:
         assert batch["data"].tolist() == batch["id"].tolist()
@@ -375,7 +379,7 @@ def test_each_table_is_read_with_its_own_rights(tmp_path: Path) -> None:
         mixture = Mixture({str(k): (index, 1) for k, index in enumerate(order)})
         fetched = mixture.fetcher().fetch(mixture.blobs("data").take(range(8)))
         read = [value if isinstance(value, bytes) else type(value) for value in fetched.values]
-        expected = {id(own): [b"0", b"1", b"2", b"3"], id(stranger): [FetchError] * 4}
+        expected: dict[int, list[Any]] = {id(own): [b"0", b"1", b"2", b"3"], id(stranger): [FetchError] * 4}
         assert read == [value for index in order for value in expected[id(index)]]
         assert fetched.stats.bytes_referenced == 4
         assert all("blob_roots" in str(value) for value in fetched.values if isinstance(value, FetchError))

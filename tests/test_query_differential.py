@@ -160,7 +160,7 @@ class Case:
         self.check_plan(query, len(expected))
         self.check_index(query, names, chosen, expected)
         if rng.random() < 0.7:
-            blobs = rng.choice(("ref", "ref", "bytes"))
+            blobs: Any = rng.choice(("ref", "ref", "bytes"))
             data = self.run("arrow()", lambda: query.arrow(blobs=blobs))
             kinds = [(n, self.state.schema.field(n).type) for n in names if n not in state.blobs or blobs == "bytes"]
             self.same("types of arrow()", [(n, data.schema.field(n).type) for n, _ in kinds], kinds)

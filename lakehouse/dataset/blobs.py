@@ -268,7 +268,7 @@ class BlobStep:
                 else:
                     self._values[i] = bytes(data)
             return
-        decode = self._call
+        decode: Callable[[int, Any], None] = self._call
         if self._kind == "place":
             values, decode = self._inspected(lo, values), self._place
         for i, data in enumerate(values, lo):

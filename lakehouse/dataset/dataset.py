@@ -61,9 +61,9 @@ class Dataset(IterableDataset[Any]):
             (zeros, None under `Raw`, and a boolean ``<column>_ok``). With the last two a batch has ``_bad``, a list of
             dicts with row id, column, uri, offset, length and cause. Where no row of a batch can be decoded and the
             decoder names no size, images are ``[b, 0, 0, C]``. Any other exception always stops the run.
-        max_bad: bad rows allowed in an epoch of one rank: None (no limit), a count (int) or a share (float). It has no
-            effect with "raise". Under
-            torch's own DataLoader with worker processes each worker counts for itself; `Loader` counts exactly.
+        max_bad: bad rows allowed in an epoch of one rank: None (no limit), a count (int) or a share (float). No effect
+            with "raise". Under torch's own DataLoader with worker processes each worker counts for itself; `Loader` counts
+            exactly.
         ragged: images (and arrays of custom decoders) may differ in shape: they come as a list of tensors, except
             where the decoder has a ``size``.
         fill: column to the value that replaces null numbers. Without it a null number is an error.
