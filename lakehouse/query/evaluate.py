@@ -13,7 +13,7 @@ from daft.recordbatch import RecordBatch
 
 from lakehouse.errors import LakehouseError, SchemaError, cause_line
 from lakehouse.query.daft_types import for_daft
-from lakehouse.query.engine import Expression, daft
+from lakehouse.query.engine import Expression
 from lakehouse.query.predicate import storage_predicate
 from lakehouse.query.walk import Walk, columns_of, conjuncts
 from lakehouse.scan import Groups, Version, plan
@@ -62,12 +62,12 @@ def matching(table: pa.Table, predicates: Sequence[Expression]) -> npt.NDArray[n
 class _Truth(Walk):
     """True, false or null for each row.
 
-    AND, OR and NOT are joined here and only what they join is given to Daft: its optimiser drops conditions where two that
-    it joins call Python functions.
+    Only what AND, OR, XOR and NOT join is given to Daft, and to its kernels, not to a plan. Its optimiser drops conditions
+    where two of them call Python functions; and a plan that runs inside the task of another one waits for ever. Kernels lack
+    one thing that plans have, BETWEEN of strings and bytes, which is two comparisons.
     """
 
     def __init__(self, facts: pa.Table) -> None:
-        self._facts = facts
         self._rows = RecordBatch.from_arrow_record_batches(facts.to_batches(), facts.schema)
 
     def visit(self, expr: Expression) -> Any:
@@ -75,6 +75,9 @@ class _Truth(Walk):
         return self._evaluated(expr) if joined is None else joined
 
     def node(self, name: str, args: list[Any]) -> Any:
+        if name == "between":
+            value, low, high = args
+            return pc.and_kleene(self._evaluated(value >= low), self._evaluated(value <= high))
         if name in _JOINS:
             return _JOINS[name](*(self.visit(arg) for arg in args))
         return None
@@ -83,11 +86,8 @@ class _Truth(Walk):
         return None
 
     def _evaluated(self, expr: Expression) -> pa.Array:
-        try:
-            answer = self._rows.eval_expression_list([expr.alias("answer")]).to_arrow_record_batch().column(0)
-        except Exception:  # noqa: BLE001 - kernels lack what the optimiser rewrites, such as BETWEEN of strings
-            answer = daft.from_arrow(self._facts).select(expr.alias("answer")).to_arrow().column(0).combine_chunks()
+        answer = self._rows.eval_expression_list([expr.alias("answer")]).to_arrow_record_batch().column(0)
         return answer.cast(pa.bool_())  # from null, where a literal null is compared
 
 
-_JOINS = {"and": pc.and_kleene, "or": pc.or_kleene, "not": pc.invert}
+_JOINS = {"and": pc.and_kleene, "or": pc.or_kleene, "xor": pc.xor, "not": pc.invert}
