@@ -71,6 +71,8 @@ class ChainDrawer:
             self.versions,
         ]
         self.rng.choice([*last, self.select, self.compute, self.compute, self.sort])()
+        if self.at.text.count(".even-") > 1:
+            raise KnownFault("filters that call two Python functions are lost")
         return self.at
 
     def begin(self) -> None:

@@ -15,7 +15,7 @@ from lakehouse.errors import LakehouseError, SchemaError, cause_line
 from lakehouse.query.daft_types import for_daft
 from lakehouse.query.engine import Expression
 from lakehouse.query.predicate import storage_predicate
-from lakehouse.query.walk import Walk, columns_of, conjuncts
+from lakehouse.query.walk import Walk, columns_of, conjuncts, flat
 from lakehouse.scan import Groups, Version, plan
 
 
@@ -64,7 +64,7 @@ class _Truth(Walk):
 
     Only what AND, OR, XOR and NOT join is given to Daft, and to its kernels, not to a plan. Its optimiser drops conditions
     where two of them call Python functions; and a plan that runs inside the task of another one waits for ever. Kernels lack
-    one thing that plans have, BETWEEN of strings and bytes, which is two comparisons.
+    two things that plans have: BETWEEN of strings and bytes, which is two comparisons, and IN of a list that has a null.
     """
 
     def __init__(self, facts: pa.Table) -> None:
@@ -78,6 +78,12 @@ class _Truth(Walk):
         if name == "between":
             value, low, high = args
             return pc.and_kleene(self._evaluated(value >= low), self._evaluated(value <= high))
+        if name == "is_in":
+            value, *items = flat(args)
+            if any(item.is_literal() and item.as_py() is None for item in items):
+                # In SQL a value that equals none of the others may equal the null; the kernels say false.
+                found = self._evaluated(value.is_in([item for item in items if not item.is_literal() or item.as_py() is not None]))
+                return pc.if_else(found, found, pa.scalar(None, pa.bool_()))
         if name in _JOINS:
             return _JOINS[name](*(self.visit(arg) for arg in args))
         return None
