@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -239,3 +240,5 @@ if __name__ == "__main__":
         main()
     except lh.LakehouseError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
+    sys.stdout.flush()
+    os._exit(0)  # Daft 0.7.26 now and then crashes while the interpreter winds down, after all is done

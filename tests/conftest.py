@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,24 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 os.environ.pop("LAKEHOUSE_CONFIG", None)  # the developer's own catalog is no test's business
+
+_EXIT_STATUS = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_EXIT_STATUS] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Daft 0.7.26 now and then crashes while the interpreter winds down, after all is done: this leaves before that."""
+    if "daft" in sys.modules and _EXIT_STATUS in config.stash:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash[_EXIT_STATUS])
+
 
 # The same examples on every run; HYPOTHESIS_PROFILE=wide looks for new ones.
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)

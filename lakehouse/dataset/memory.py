@@ -40,7 +40,7 @@ class Memory:
         keep: number of released arrays kept for reuse.
     """
 
-    def __init__(self, place: Place = "heap", *, keep: int = 2) -> None:
+    def __init__(self, place: Place = "heap", *, keep: int = 8) -> None:
         self._place = place
         self._keep = keep
         self._free: list[Bytes] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ Layout: TypeAlias = Literal["HWC", "CHW"]
 MAX_PIXELS = 178_956_970
 
 _CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
+_MAX_KEPT_BYTES = 4096  # of a header; a longer one holds a thumbnail, and no two begin alike
 _ALIASES = {"jpg": "jpeg", "tif": "tiff"}
 _WRITE_AGAIN = "write the whole picture again, or let the Dataset pass over such rows with on_error='skip'"
 _KNOWN = "JPEG, PNG, WebP, TIFF, BMP, GIF or MPO"
@@ -120,7 +122,7 @@ class Image:
         """
         if self.size is not None:
             return self._axes(*self.size)
-        return self._shape(self._header(_view(data)))
+        return self.inspect(data).shape
 
     def decode_into(self, data: Buffer, out: Pixels) -> None:
         """Decode into memory that is there already, such as one row of a batch. Thread-safe; releases the GIL.
@@ -153,7 +155,10 @@ class Image:
             DecodeError: no header of a known format, not ``codec``, or more than ``max_pixels``.
         """
         view = _view(data)
-        header = self._header(view)
+        known = self._latest.get("jpeg")
+        if known is not None and _begins(view, known[0]):
+            return Inspected(view, *known[1])
+        header, end = self._header(view)
         straight = (
             self.size is None
             and self.layout == "HWC"
@@ -161,7 +166,21 @@ class Image:
             and isinstance(header, jpeg.Header)
             and jpeg.turbo_can(header)
         )
-        return Inspected(view, header, self._shape(header), straight)
+        picture = Inspected(view, header, self._shape(header), straight)
+        if isinstance(header, jpeg.Header) and end <= _MAX_KEPT_BYTES:
+            self._latest["jpeg"] = (bytes(view[:end]), (header, picture.shape, straight))
+        return picture
+
+    @cached_property
+    def _latest(self) -> dict[str, tuple[bytes, tuple[Any, tuple[int, ...], bool]]]:
+        """The latest JPEG's bytes up to the end of its frame header, and what they say.
+
+        What one camera or program wrote begins alike, and nothing behind these bytes is looked at.
+        """
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def decode_inspected(self, picture: Inspected, out: Pixels) -> None:
         """The second half, into an array that is known to be fit for it. Thread-safe; releases the GIL.
@@ -189,7 +208,8 @@ class Image:
         self.decode_inspected(picture, out)
         return out
 
-    def _header(self, data: bytes | memoryview) -> jpeg.Header | pillow.Opened:
+    def _header(self, data: bytes | memoryview) -> tuple[jpeg.Header | pillow.Opened, int]:
+        """The header, and how many bytes of a JPEG it depends on."""
         kind = "jpeg" if data[:3] == jpeg.SIGNATURE else pillow.sniff(data)
         if kind is None:
             raise DecodeError(
@@ -198,8 +218,12 @@ class Image:
             )
         if self.codec is not None and kind != ("jpeg" if self.codec == "mpo" else self.codec):
             raise DecodeError(f"{_described(data)}, but codec={self.codec!r} is declared: correct the declaration or the data")
-        header: jpeg.Header | pillow.Opened | None = jpeg.read_header(data) if kind == "jpeg" else None
-        if header is None:
+        header: jpeg.Header | pillow.Opened
+        end = 0
+        found = jpeg.find_header(data) if kind == "jpeg" else None
+        if found is not None:
+            header, end = found
+        else:
             try:
                 header = pillow.open_header(data, kind)
             except pillow.data_errors() as error:
@@ -212,7 +236,7 @@ class Image:
             )
         if pixels == 0:
             raise _damaged(data, f"{header.height} x {header.width} pixels")
-        return header
+        return header, end
 
     def _fill(self, data: bytes | memoryview, header: jpeg.Header | pillow.Opened, out: Pixels) -> None:
         refusal: ValueError | None = None
@@ -293,6 +317,10 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return pixels
+
+
+def _begins(data: bytes | memoryview, start: bytes) -> bool:
+    return data.startswith(start) if isinstance(data, bytes) else data[: len(start)] == start
 
 
 def _view(data: Buffer) -> bytes | memoryview:

@@ -50,10 +50,17 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes | memoryview) -> Header | None:
+    """What the header says; None where no frame is found."""
+    found = find_header(data)
+    return None if found is None else found[0]
+
+
+def find_header(data: bytes | memoryview) -> tuple[Header, int] | None:
     """Walk the segments up to the frame; EXIF stands before it, by its standard right at the start.
 
     Returns:
-        None where no frame is found before the data ends or stops making sense: a second decoder may know more.
+        The header, and its end: no byte behind that was looked at. None where no frame is found before the data ends or stops
+        making sense: a second decoder may know more.
     """
     size = len(data)
     position = 2
@@ -64,7 +71,7 @@ def read_header(data: bytes | memoryview) -> Header | None:
         lead, marker, length = _SEGMENT.unpack_from(data, position)
         if marker in _FRAMES and lead == _FILL:
             bits, height, width, components = _FRAME.unpack_from(data, position + 4)
-            return Header(height, width, bits, components, orientation)
+            return Header(height, width, bits, components, orientation), position + 10
         if marker == _APP1 and orientation == UPRIGHT and data[position + 4 : position + 10] == _EXIF:
             orientation = exif_orientation(bytes(data[position + 10 : position + 2 + length]))
         if lead != _FILL or marker in (_SCAN, _END):

@@ -192,7 +192,8 @@ def _integers(values: npt.NDArray[Any], where: Any) -> Callable[[int, int], npt.
         if len(bad):
             i = first + int(bad[0])
             raise ConfigError(f"{where(i)} is {values[i]}: a weight is a finite number of 0 or more")
-        total += float(piece.sum(dtype=np.float64)) if values.dtype.kind == "f" else sum_of(piece)
+        with np.errstate(over="ignore"):  # told below
+            total += float(piece.sum(dtype=np.float64)) if values.dtype.kind == "f" else _sum_of(piece)
     if not 0 < total < np.inf:
         raise ConfigError(f"the weights add up to {total}: nothing could be drawn")
     if values.dtype.kind != "f" and total <= MOST_TOTAL:
@@ -201,7 +202,7 @@ def _integers(values: npt.NDArray[Any], where: Any) -> Callable[[int, int], npt.
     return lambda first, stop: np.floor(np.ldexp(values[first:stop].astype(np.float64), shift)).astype(np.int64)
 
 
-def sum_of(piece: npt.NDArray[Any]) -> int:
+def _sum_of(piece: npt.NDArray[Any]) -> int:
     """The exact sum of integers: halves of 32 bits can't overflow."""
     wide = piece.astype(np.uint64)
     return (int((wide >> np.uint64(32)).sum()) << 32) + int((wide & np.uint64(0xFFFFFFFF)).sum())

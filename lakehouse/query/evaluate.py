@@ -82,7 +82,9 @@ class _Truth(Walk):
             value, *items = flat(args)
             if any(item.is_literal() and item.as_py() is None for item in items):
                 # In SQL a value that equals none of the others may equal the null; the kernels say false.
-                found = self._evaluated(value.is_in([item for item in items if not item.is_literal() or item.as_py() is not None]))
+                found = self._evaluated(
+                    value.is_in([item for item in items if not item.is_literal() or item.as_py() is not None])
+                )
                 return pc.if_else(found, found, pa.scalar(None, pa.bool_()))
         if name in _JOINS:
             return _JOINS[name](*(self.visit(arg) for arg in args))
