@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,8 +64,8 @@ class _Truth(Walk):
     """True, false or null for each row.
 
     Only what AND, OR, XOR and NOT join is given to Daft, and to its kernels, not to a plan. Its optimiser drops conditions
-    where two of them call Python functions; and a plan that runs inside the task of another one waits for ever. Kernels lack
-    two things that plans have: BETWEEN of strings and bytes, which is two comparisons, and IN of a list that has a null.
+    where two of them call Python functions; and a plan that runs inside the task of another one waits for ever. What its
+    kernels lack or get wrong is made of what they have: BETWEEN of strings and bytes, IN a list that has a null or NaN.
     """
 
     def __init__(self, facts: pa.Table) -> None:
@@ -79,19 +80,23 @@ class _Truth(Walk):
             value, low, high = args
             return pc.and_kleene(self._evaluated(value >= low), self._evaluated(value <= high))
         if name == "is_in":
-            value, *items = flat(args)
-            if any(item.is_literal() and item.as_py() is None for item in items):
-                # In SQL a value that equals none of the others may equal the null; the kernels say false.
-                found = self._evaluated(
-                    value.is_in([item for item in items if not item.is_literal() or item.as_py() is not None])
-                )
-                return pc.if_else(found, found, pa.scalar(None, pa.bool_()))
+            return self._is_in(*flat(args))
         if name in _JOINS:
             return _JOINS[name](*(self.visit(arg) for arg in args))
         return None
 
     def closed(self, expr: Expression) -> None:  # noqa: ARG002
         return None
+
+    def _is_in(self, value: Expression, *items: Expression) -> pa.Array:
+        """Kernels say false for a value that only the null may equal, and look up floats in a list that NaN leaves unsorted."""
+        nulls = [item for item in items if item.is_literal() and item.as_py() is None]
+        nans = [item for item in items if item.is_literal() and isinstance(item.as_py(), float) and math.isnan(item.as_py())]
+        plain = [item for item in items if not any(item is other for other in (*nulls, *nans))]
+        answer = self._evaluated(value.is_in(plain))
+        for item in nans[:1]:
+            answer = pc.or_kleene(answer, self._evaluated(value == item))
+        return pc.or_kleene(answer, pa.scalar(None, pa.bool_())) if nulls else answer
 
     def _evaluated(self, expr: Expression) -> pa.Array:
         answer = self._rows.eval_expression_list([expr.alias("answer")]).to_arrow_record_batch().column(0)
