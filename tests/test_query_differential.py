@@ -21,11 +21,9 @@ import lakehouse as lh
 from lakehouse import scan
 from lakehouse.query import source as query_source
 from lakehouse.query.stream import sampled
-from tests.lake_drawing import Drawer, to_daft
-from tests.lake_expressions import COMPARABLE, KnownFault
+from tests.lake_expressions import COMPARABLE, Drawer, KnownFault, to_daft
 from tests.lake_frames import ChainDrawer
-from tests.lake_tables import LakeTable, State, build
-from tests.lake_values import Row, frozen, plain
+from tests.lake_tables import BLOB, LakeTable, Row, State, build, frozen, plain
 
 CHUNKS = 12
 TABLES_PER_CHUNK = 4
@@ -263,3 +261,4 @@ def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path, monkeypatch:
 
 def test_a_run_has_two_thousand_cases() -> None:
     assert CHUNKS * TABLES_PER_CHUNK * CASES_PER_TABLE >= 2000
+    assert BLOB.type == pa.large_binary()
