@@ -2,7 +2,7 @@
 
 The raw limit is a loop over bytes in memory, one process a core, into an array that is there already. The loaders read files
 that are warm, and do nothing with a batch. Each runs one epoch to warm up, in which every picture that it delivers is checked
-against the decoder's own pixels, then `EPOCHS` epochs that are timed: the start of worker processes is not in the rate.
+against the decoder's own pixels, then ``--epochs`` that are timed: the start of worker processes is not in the rate.
 
     python benchmarks/decode_speed.py                                     5,000 of 320x240
     python benchmarks/decode_speed.py --size 1280x720 --resize 224x224    1,000, decoded at a fraction of their size
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import multiprocessing
 import os
 import sys
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _bench
 import _pictures
 
-BATCH, EPOCHS = 64, 3
+BATCH = 64
 # Not imported above: the raw limit needs no torch.
 PEERS = ("folder, map-style", "WebDataset", "MosaicML Streaming", "LitData", "Lance", "Hugging Face datasets")
 
@@ -60,6 +61,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=sides, default=(320, 240), help="WIDTHxHEIGHT of the files")
     parser.add_argument("--resize", type=sides, help="WIDTHxHEIGHT to decode to")
     parser.add_argument("--rows", type=int, help="default: 5,000, or 1,000 above 640x480")
+    parser.add_argument("--epochs", type=int, default=3, help="timed in each run, after one that is not")
 
 
 def rows_of(args: argparse.Namespace) -> int:
@@ -91,6 +93,9 @@ def prepare(args: argparse.Namespace) -> str:
 
         for name in args.chosen:
             _peers.convert(name, paths, args.data / name.lower().replace(" ", "-"))
+    if not expected_file(args).exists():
+        pixels = (decode(target(args), path.read_bytes()) for path in paths)
+        expected_file(args).write_text(json.dumps(fingerprints(pixels)))
     mean = np.mean([path.stat().st_size for path in paths])
     resized = f", decoded to {args.resize[0]}x{args.resize[1]}" if args.resize else ""
     return f"{len(paths):,} JPEGs of {args.size[0]}x{args.size[1]}, {mean:,.0f} bytes on average{resized}, batch {BATCH}"
@@ -100,6 +105,10 @@ def connect(args: argparse.Namespace) -> Any:
     import lakehouse as lh
 
     return lh.connect(warehouse=str(args.data / "lake"))
+
+
+def expected_file(args: argparse.Namespace) -> Path:
+    return args.data / f"fingerprints-{'x'.join(map(str, args.resize or args.size))}.json"
 
 
 # --- timing --------------------------------------------------------------------------------------------------------------
@@ -117,12 +126,12 @@ def timed(epoch: Any, args: argparse.Namespace) -> dict[str, float]:
     for batch in epoch():
         first = first or time.perf_counter() - start
         seen += fingerprints(batch.numpy())
-    expected = Counter(fingerprints(decode(target(args), path.read_bytes()) for path in paths_of(args)))
+    expected = Counter(json.loads(expected_file(args).read_text()))
     if Counter(seen) - expected or len(seen) < rows_of(args) - BATCH:
         sys.exit(f"{len(seen)} of {rows_of(args)} pictures, of which {len(Counter(seen) - expected)} differ or came twice")
     samples = 0
     start = time.perf_counter()
-    for _ in range(EPOCHS):
+    for _ in range(args.epochs):
         samples += sum(len(batch) for batch in epoch())
     return {"samples": samples, "seconds": time.perf_counter() - start, "first_batch": first}
 
@@ -135,7 +144,7 @@ def raw_limit(args: argparse.Namespace) -> dict[str, float]:
     pictures = [path.read_bytes() for path in paths_of(args)]
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(cores + 1)
-    work = functools.partial(_decode_all, target(args), barrier)
+    work = functools.partial(_decode_all, target(args), args.epochs, barrier)
     processes = [context.Process(target=work, args=(pictures[core::cores],)) for core in range(cores)]
     for process in processes:
         process.start()
@@ -145,14 +154,14 @@ def raw_limit(args: argparse.Namespace) -> dict[str, float]:
     seconds = time.perf_counter() - start
     for process in processes:
         process.join()
-    return {"samples": EPOCHS * len(pictures), "seconds": seconds, "first_batch": 0.0}
+    return {"samples": args.epochs * len(pictures), "seconds": seconds, "first_batch": 0.0}
 
 
-def _decode_all(size: tuple[int, int] | None, barrier: Any, pictures: Sequence[bytes]) -> None:
+def _decode_all(size: tuple[int, int] | None, epochs: int, barrier: Any, pictures: Sequence[bytes]) -> None:
     shape = decode(size, pictures[0]).shape
     batch = np.empty((BATCH, *shape), np.uint8)
     rng = np.random.default_rng(0)
-    for epoch in range(EPOCHS + 1):
+    for epoch in range(epochs + 1):
         if epoch == 1:
             barrier.wait()
         for place, i in enumerate(rng.permutation(len(pictures)).tolist()):

@@ -11,19 +11,17 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
-from tests.lake_tables import KINDS, Row, State, kind_of
+from tests.lake_values import Row
 
 NUMBERS = frozenset({"int", "float", "dec", "big"})
 COMPARABLE = NUMBERS | {"date", "ts", "tz", "str", "bool", "bin"}
 _EPOCH = datetime(1970, 1, 1)
-_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+ORDERINGS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 class KnownFault(Exception):
@@ -49,16 +47,19 @@ class Expr:
         raise NoSql
 
     def columns(self) -> set[str]:
-        raise NotImplementedError
+        held = [part for value in vars(self).values() for part in (value if isinstance(value, tuple) else (value,))]
+        return set().union(*(part.columns() for part in held if isinstance(part, Expr)))
 
 
 @dataclass(frozen=True)
 class Column(Expr):
     name: str
     family: str
+    own: bool = False  # evaluated by us, who take -0.0 for 0.0, and not by a frame's filter
 
     def of(self, row: Row) -> Any:
-        return row[self.name]
+        value = row[self.name]
+        return value + 0.0 if self.own and isinstance(value, float) else value
 
     def daft(self) -> Any:
         from daft import col
@@ -108,9 +109,6 @@ class Literal(Expr):
             return f"date '{value.isoformat()}'"
         raise NoSql
 
-    def columns(self) -> set[str]:
-        return set()
-
 
 @dataclass(frozen=True)
 class Arithmetic(Expr):
@@ -140,9 +138,6 @@ class Arithmetic(Expr):
             raise NoSql
         return f"({self.left.sql()} {self.op} {self.right.sql()})"
 
-    def columns(self) -> set[str]:
-        return self.left.columns() | self.right.columns()
-
 
 @dataclass(frozen=True)
 class Compare(Expr):
@@ -164,9 +159,6 @@ class Compare(Expr):
     def sql(self) -> str:
         return f"({self.left.sql()} {'=' if self.op == '==' else self.op} {self.right.sql()})"
 
-    def columns(self) -> set[str]:
-        return self.left.columns() | self.right.columns()
-
 
 @dataclass(frozen=True)
 class Between(Expr):
@@ -185,9 +177,6 @@ class Between(Expr):
 
     def sql(self) -> str:
         return f"({self.value.sql()} BETWEEN {self.low.sql()} AND {self.high.sql()})"
-
-    def columns(self) -> set[str]:
-        return self.value.columns() | self.low.columns() | self.high.columns()
 
 
 @dataclass(frozen=True)
@@ -208,9 +197,6 @@ class IsIn(Expr):
         if not self.items:
             raise NoSql
         return f"({self.value.sql()} IN ({', '.join(item.sql() for item in self.items)}))"
-
-    def columns(self) -> set[str]:
-        return self.value.columns()
 
 
 @dataclass(frozen=True)
@@ -240,9 +226,6 @@ class Text(Expr):
         name = {"startswith": "starts_with", "endswith": "ends_with", "contains": "contains"}[self.op]
         return f"{name}({self.value.sql()}, {Literal(self.part, 'str').sql()})"
 
-    def columns(self) -> set[str]:
-        return self.value.columns()
-
 
 @dataclass(frozen=True)
 class IsNull(Expr):
@@ -258,9 +241,6 @@ class IsNull(Expr):
 
     def sql(self) -> str:
         return f"({self.value.sql()} IS {'NOT ' if self.negated else ''}NULL)"
-
-    def columns(self) -> set[str]:
-        return self.value.columns()
 
 
 @dataclass(frozen=True)
@@ -292,9 +272,6 @@ class Logic(Expr):
             return f"(NOT {self.parts[0].sql()})"
         return f"({f' {self.op.upper()} '.join(part.sql() for part in self.parts)})"
 
-    def columns(self) -> set[str]:
-        return set().union(*(part.columns() for part in self.parts))
-
 
 @dataclass(frozen=True)
 class SameOrBothNull(Expr):
@@ -310,9 +287,6 @@ class SameOrBothNull(Expr):
 
     def daft(self) -> Any:
         return self.left.daft().eq_null_safe(self.right.daft())
-
-    def columns(self) -> set[str]:
-        return self.left.columns() | self.right.columns()
 
 
 @dataclass(frozen=True)
@@ -345,9 +319,6 @@ class Made(Expr):
         if self.op == "field":
             return value.get("x")
         return value.length() if self.op == "length" else value.alias("other")
-
-    def columns(self) -> set[str]:
-        return self.value.columns()
 
 
 @functools.cache
@@ -432,168 +403,3 @@ class _Reversed:
         return isinstance(other, _Reversed) and bool(self.value == other.value)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-# --- drawing ---------------------------------------------------------------------------------------------------------------
-
-
-class Drawer:
-    """Draws expressions over the columns of a state that ``rng`` makes likely to meet some rows and miss others."""
-
-    def __init__(self, rng: random.Random, state: State, *, own: bool = False) -> None:
-        self.rng = rng
-        self.own = own  # for our evaluation, which is right where Daft's is not
-        self.beyond_daft = False
-        self.rows: Sequence[Row] = state.rows
-        self.columns = [Column(name, kind_of(name).family) for name in state.schema.names]
-
-    def predicate(self, depth: int = 2) -> Expr:
-        """A condition; and, or and not nested up to ``depth``."""
-        roll = self.rng.random()
-        if depth and roll < 0.5:
-            op = self.rng.choice(("and", "and", "or", "or", "not", "xor"))
-            return Logic(op, tuple(self.predicate(depth - 1) for _ in range(1 if op == "not" else 2)))
-        if roll > 0.9:
-            return IsNull(self.rng.choice(self.columns), self.rng.random() < 0.5)
-        if roll > 0.88:
-            return Literal(self.rng.random() < 0.7, "bool")
-        value = self.value()
-        if value.family == "int" and self.rng.random() < 0.05:
-            return Made("even", value, "bool")
-        kinds = [self.compared, self.compared, self.compared, self.between, self.between, self.is_in, self.is_in, self.same]
-        if value.family == "str":
-            kinds += [self.text, self.text]
-        if value.family == "bool" and self.rng.random() < 0.4:
-            return value
-        return self.rng.choice(kinds)(value)
-
-    def value(self) -> Expr:
-        """A column that can be compared, or arithmetic on one."""
-        column = self.rng.choice([column for column in self.columns if column.family in COMPARABLE | {"struct", "list"}])
-        if column.family in {"struct", "list"}:
-            return Made("field" if column.family == "struct" else "length", column, "int")
-        if self.rng.random() < 0.05:
-            return Made("alias", column, column.family)
-        default = self.literal(column)
-        if self.rng.random() < 0.05 and default.family == column.family:
-            return Made("fill_null", column, column.family, default.value)
-        if self.rng.random() > 0.25 or column.family not in {"int", "float", "dec", "str"}:
-            return column
-        return self.computed(column)
-
-    def computed(self, column: Column) -> Expr:
-        """Arithmetic on a column, perhaps with another one."""
-        rng = self.rng
-        if column.family == "str":
-            return Arithmetic("+", column, Literal(rng.choice(("", "x", "é")), "str"), "str")
-        if column.family == "dec":
-            return Arithmetic(rng.choice("+-"), column, Literal(rng.randrange(-3, 4), "int"), "dec")
-        if column.family == "float":
-            # Daft adds small integers to a float32 as float32.
-            others = [c for c in self.columns if c.name[0] in "ik" and c.family == "int"]
-            literal = Literal(rng.choice((0.5, 1.5, 3.0)), "float")
-            return Arithmetic(rng.choice("+-*"), column, rng.choice([literal, *others]), "float")
-        op = rng.choice("+-*/%")
-        if op in "/%":
-            return Arithmetic(op, column, Literal(rng.choice((2, 3, 7)), "int"), "float" if op == "/" else "int")
-        other = Literal(rng.randrange(-3, 4), "int")
-        return Arithmetic(op, column, other if op == "*" else rng.choice([other, *self.of_family({"int"})]), "int")
-
-    def of_family(self, families: frozenset[str] | set[str]) -> list[Column]:
-        return [column for column in self.columns if column.family in families]
-
-    def compared(self, value: Expr) -> Expr:
-        op = self.rng.choice(tuple(_SWAPPED))
-        roll = self.rng.random()
-        if roll < 0.2 and (others := self.others(value)):
-            return Compare(op, value, self.rng.choice(others))
-        literal = self.literal(value)
-        return Compare(op, literal, value) if roll > 0.8 else Compare(op, value, literal)
-
-    def others(self, value: Expr) -> list[Column]:
-        """Columns that it may be compared with. Daft cuts nanoseconds off when it meets another unit."""
-        families: dict[str, frozenset[str] | set[str]] = {
-            "int": frozenset(NUMBERS),
-            "float": {"int", "float"},
-            "big": {"int", "big"},
-        }
-        fine = [c for c in self.of_family(families.get(value.family, {value.family})) if not c.name.startswith("ns")]
-        return fine if not any(name.startswith("ns") for name in value.columns()) else []
-
-    def same(self, value: Expr) -> Expr:
-        others = [column for column in self.others(value) if column.family == value.family]
-        return SameOrBothNull(value, self.rng.choice(others) if others and self.rng.random() < 0.5 else self.literal(value))
-
-    def between(self, value: Expr) -> Expr:
-        low, high = self.literal(value), self.literal(value)
-        others = [column for column in self.others(value) if column.family == value.family]
-        if others and self.rng.random() < 0.15:
-            return Between(value, low, self.rng.choice(others))
-        if low.family == high.family != "float" and low.value > high.value and self.rng.random() < 0.9:
-            low, high = high, low
-        return Between(value, low, high)
-
-    def is_in(self, value: Expr) -> Expr:
-        # Daft refuses null as the first item and, like no items at all, beside dates, timestamps and booleans.
-        picky = value.family not in {"int", "float", "str"}
-        items = [self.literal(value) for _ in range(self.rng.choice((1 if picky else 0, 1, 2, 3, 8)))]
-        if len({type(item.value) for item in items}) > 1:
-            items = items[:1]
-        if items and not picky and self.rng.random() < 0.15:
-            items.insert(self.rng.randrange(1, len(items) + 1), Literal(None, value.family))
-        if len(items) > 3 and any(item.value is None or item.value != item.value for item in items):
-            if not self.own:  # Daft's own filters take null for false, and miss values beside NaN, in a long list
-                items = items[:1]
-            self.beyond_daft = True
-        return IsIn(value, tuple(items))
-
-    def text(self, value: Expr) -> Expr:
-        whole = str(self.literal(value).value)
-        start = self.rng.randrange(len(whole) + 1)
-        return Text(
-            self.rng.choice(("startswith", "endswith", "contains")), value, whole[start : start + self.rng.randrange(4)]
-        )
-
-    def literal(self, value: Expr) -> Literal:
-        """One that the column itself holds, most of the time."""
-        rng = self.rng
-        found: Any = None
-        if self.rows and rng.random() < 0.7:
-            try:
-                found = value.of(rng.choice(self.rows))
-            except KnownFault:
-                found = None
-        if found is None:
-            drawn = [kind for kind in KINDS.values() if kind.family == value.family]
-            found = (
-                rng.choice(drawn).draw(rng, rng.randrange(4))
-                if rng.random() < 0.5 or value.family != "int"
-                else rng.randrange(200)
-            )
-        roll = rng.random()
-        if value.family == "int" and roll < 0.15:
-            return Literal(float(found) + rng.choice((0.0, 0.5)), "float")
-        if value.family == "dec":
-            if roll < 0.15:
-                return Literal(int(found), "int") if roll < 0.07 else Literal(float(found), "float")
-            return Literal(found.quantize(Decimal("0.01")), "dec")
-        if value.family in {"ts", "tz"}:  # Daft cuts a literal to the column's unit; the literal itself holds microseconds
-            found -= found % (10**6 if any(name.startswith(("ms", "mz", "pz")) for name in value.columns()) else 10**3)
-        if isinstance(found, float) and math.isnan(found):
-            found = math.nan  # without a sign, as it is usually written
-        if value.family == "float" and roll < 0.1 and math.isfinite(found) and found == int(found) and abs(found) < 10**6:
-            return Literal(int(found), "int")
-        return Literal(found, value.family)
-
-
-def to_daft(expr: Expr, rng: random.Random) -> Any:
-    """The expression as Daft's own, or as SQL text where it can be said so."""
-    if rng.random() < 0.35:
-        try:
-            return expr.sql()
-        except NoSql:
-            pass
-    return expr.daft()
-
-
-__all__ = ["KINDS", "Column", "Drawer", "Expr", "KnownFault", "Literal", "NoSql", "order", "sort_key", "to_daft"]

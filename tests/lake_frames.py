@@ -13,8 +13,10 @@ import pyarrow as pa
 from daft import DataFrame, col, from_arrow
 
 import lakehouse as lh
-from tests.lake_expressions import Column, Drawer, KnownFault, sort_key, to_daft
-from tests.lake_tables import Row, State, arrow, frozen, kind_of
+from tests.lake_drawing import Drawer, to_daft
+from tests.lake_expressions import Column, KnownFault, sort_key
+from tests.lake_tables import State
+from tests.lake_values import Row, arrow, frozen, kind_of
 
 # What Daft can group by, join on, sort by and tell apart. It hangs when it joins on binary and fails to sort it.
 _KEYS = frozenset({"int", "str", "date", "ts", "tz", "dec", "bool", "float"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def matching(table: pa.Table, predicates: Sequence[Expression]) -> npt.NDArray[n
     taken = np.ones(table.num_rows, np.bool_)
     if not predicates or not table.num_rows:
         return np.flatnonzero(taken)
-    truth = _Truth(pa.table({name: for_daft(table.column(name)) for name in table.column_names}))
+    truth = _Truth(pa.table({name: _comparable(for_daft(table.column(name))) for name in table.column_names}))
     try:
         for predicate in predicates:
             taken &= truth.visit(predicate).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
@@ -58,6 +59,20 @@ def matching(table: pa.Table, predicates: Sequence[Expression]) -> npt.NDArray[n
     except Exception as error:  # Daft raises private classes, and whatever a UDF raises
         raise SchemaError(f"where({' AND '.join(map(str, predicates))}) can't be evaluated: {cause_line(error)}") from error
     return np.flatnonzero(taken)
+
+
+def _comparable(column: Any) -> Any:
+    """Values that Daft compares by SQL's rules.
+
+    It cuts a literal to the unit of a coarser column, so instants are given in microseconds, as literals are. And it takes
+    -0.0 for less than 0.0.
+    """
+    if pa.types.is_timestamp(column.type) and column.type.unit in ("s", "ms"):
+        with contextlib.suppress(pa.ArrowInvalid):  # further from 1970 than microseconds reach
+            return column.cast(pa.timestamp("us", column.type.tz))
+    if pa.types.is_floating(column.type):
+        return pc.add(column, pa.scalar(0.0, column.type))  # which makes 0.0 of -0.0, and leaves all others
+    return column
 
 
 class _Truth(Walk):

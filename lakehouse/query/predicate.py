@@ -90,10 +90,10 @@ class _Prunable(Walk):
             return self._compared(name, *(self.visit(arg) for arg in args))
         if name == "between":
             column, low, high = (self.visit(arg) for arg in args)
-            # NaN is above every upper bound, so a range may be pruned by both its ends.
-            return self._joined(
-                "and", [self._range(column, "greater_or_equal", low), self._range(column, "less_or_equal", high)]
-            )
+            upper = self._range(column, "less_or_equal", high)
+            if upper is None:  # perhaps NaN, or a column of it: a lower bound alone
+                return self._compared("greater_or_equal", column, low)
+            return self._joined("and", [self._range(column, "greater_or_equal", low), upper])
         if name == "is_in":
             column, *items = (self.visit(arg) for arg in flat(args))
             if items and all(self._fits(column, item) for item in items):

@@ -7,6 +7,7 @@ keeps the null mask of BLOB references, puts no credentials into them, and leave
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -69,8 +70,9 @@ class LakeSource(DataSource):
         wanted = set(self._schema.column_names()) if pushdowns.columns is None else tested | set(pushdowns.columns)
         names = [name for name in self._schema.column_names() if name in wanted]
         schema = Schema.from_field_name_and_types([(name, self._schema[name].dtype) for name in names])
+        limit = None if filters else pushdowns.limit
         for groups in _cut(pruned(self._version, [*self._predicates, *(filters if ROW_ID not in tested else [])])):
-            yield _LakeTask(self._version, groups, self._predicates, self._samples, schema)
+            yield _LakeTask(self._version, groups, self._predicates, self._samples, schema, limit)
 
 
 def _cut(groups: Groups) -> Iterator[Groups]:
@@ -94,23 +96,36 @@ class _LakeTask(DataSourceTask):
         predicates: Sequence[Expression],
         samples: Sequence[tuple[float, int]],
         schema: Schema,
+        limit: int | None,
     ) -> None:
         self._version = version
         self._groups = groups
         self._predicates = predicates
         self._samples = samples
         self._schema = schema
+        self._limit = limit
 
     @property
     def schema(self) -> Schema:
         return self._schema
 
     async def read(self) -> AsyncIterator[RecordBatch]:
+        """Reads in threads: Daft runs all tasks, and asynchronous functions inside predicates, on one event loop."""
+        batches = self._batches()
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            yield batch
+
+    def _batches(self) -> Iterator[RecordBatch]:
         columns = self._version.columns
         names = self._schema.column_names()
         located = {name: Locator(self._version, self._groups, name) for name in names if _in_blob_files(columns, name)}
         in_rows = [name for name in names if name not in located and name != ROW_ID]
+        left = self._limit
         for table in rows(self._version, self._groups, self._predicates, self._samples, in_rows):
+            if left is not None:
+                if left <= 0:
+                    return
+                left -= table.num_rows
             if not names:
                 yield _only_rows(table.num_rows)
                 continue
