@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from lakehouse.config import CatalogConfig, load_config
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, SchemaError, cause_line
+from lakehouse.names import checked, split_table_name
 from lakehouse.schema import REFERENCE_OPTION, Schema, as_arrow, paimon_schema
-from lakehouse.table import Table, split_table_name
-from lakehouse.table.names import checked
+from lakehouse.table import Table
 from lakehouse.upstream import is_local, local_path, remedied
 
 _SYSTEM_DATABASE = "sys"

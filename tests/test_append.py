@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from pypaimon.table.row.blob import BlobDescriptor, BlobViewStruct, VideoFrameDescriptor
 
 import lakehouse as lh
-from lakehouse.table import rows as rows_module
-from lakehouse.table import write as write_module
-from lakehouse.table.values import exact
+from lakehouse.write import rows as rows_module
+from lakehouse.write import writer as write_module
+from lakehouse.write.values import exact
 from tests.test_schema import TYPES, VECTORS, same
 
 UTC = timezone.utc

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parent.parent
 
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
-catalog    -> config, schema, table, upstream
-table      -> schema, query, fetch, scan, index, upstream
+catalog    -> config, names, schema, table, upstream
+table      -> names, schema, query, fetch, scan, index, upstream, write
+write      -> schema, fetch, upstream
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile
 index      -> fetch, references
@@ -28,14 +29,14 @@ dataset    -> index, order, shard, fetch, decode
 loader     -> dataset, shard
 mixture    -> index, order, fetch
 """
-LEAVES = ("errors", "config", "schema", "upstream", "blobfile", "order", "shard", "fetch", "decode")
+LEAVES = ("errors", "config", "names", "schema", "upstream", "blobfile", "order", "shard", "fetch", "decode")
 ANYTHING = ("__init__", "testing")
 
 # A library that is named here is imported nowhere else. "lazily": inside functions, or in a submodule that only functions
 # import, so that importing the module does not load the library.
 LIBRARIES: dict[str, dict[str, str]] = {
     "pypaimon": dict.fromkeys(
-        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream"), "anywhere"
+        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write"), "anywhere"
     ),
     "daft": {"query": "lazily", "table": "lazily", "udfs": "anywhere"},
     "torch": dict.fromkeys(("dataset", "loader", "testing"), "anywhere"),

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 import lakehouse as lh
-from lakehouse.table import write as write_module
+from lakehouse.write import writer as write_module
 
 UTC = timezone.utc
 ROOT = Path(__file__).parent.parent

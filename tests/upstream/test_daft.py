@@ -243,7 +243,7 @@ def test_columns_of_a_membership_test() -> None:
 
 def test_frames_are_not_pinned(tmp_path: Path) -> None:
     """A frame without time travel plans when it runs, so it sees commits made after it.
-    Remedy: lakehouse/table (Table.latest) resolves the version to a number first."""
+    Remedy: lakehouse/table/versions.py (Table.latest) resolves the version to a number first."""
     made = plain(tmp_path, [row(0)])
     frame = made.daft
     before = frame.count_rows()

@@ -74,7 +74,7 @@ def test_t06_overwrite_deletes_what_came_meanwhile(tmp_path: Path) -> None:
 
 def test_t09_a_failed_write_can_be_committed(tmp_path: Path) -> None:
     """After write_arrow() fails the other partitions' rows commit; the failed one's earlier rows are gone.
-    Remedy: lakehouse/table (Table.append) aborts on any error."""
+    Remedy: lakehouse/table/changes.py (Table.append) aborts on any error."""
     made = plain(tmp_path)
     builder = made.table.new_batch_write_builder()
     write = builder.new_write()
@@ -139,7 +139,7 @@ def test_t19_counts_are_doubled(tmp_path: Path) -> None:
 
 def test_t20_files_stay_open_for_every_partition(tmp_path: Path) -> None:
     """Writing opens a file per partition and BLOB column and closes none before the end.
-    Remedy: lakehouse/table/write.py (Writer) bounds the partitions open at once."""
+    Remedy: lakehouse/write/writer.py (Writer) bounds the partitions open at once."""
     made = plain(tmp_path)
     with leaking(), few_files(24), pytest.raises(OSError, match="Too many open files"):
         append(made.table, [row(i, p=f"P{i}") for i in range(40)])
@@ -210,7 +210,7 @@ def test_t05_a_dropped_blob_column_ends_the_table(tmp_path: Path) -> None:
 
 def test_t11_a_null_vector_makes_the_table_unreadable(tmp_path: Path) -> None:
     """A null in a fixed-size list is written, and can't be read.
-    Refused by lakehouse/table/values.py."""
+    Refused by lakehouse/write/values.py."""
     schema = pa.schema([("id", pa.int64()), ("e", pa.list_(pa.float32(), 3)), ("img", pa.large_binary())])
     rows: list[dict[str, Any]] = [{"id": 0, "e": [1, 2, 3], "img": b""}, {"id": 1, "e": None, "img": b""}]
     made = plain(tmp_path, rows, schema=schema, partition_by=())
@@ -220,7 +220,7 @@ def test_t11_a_null_vector_makes_the_table_unreadable(tmp_path: Path) -> None:
 
 def test_a_column_that_may_not_be_null_takes_null(tmp_path: Path) -> None:
     """NOT NULL is only checked when the data's own schema says it.
-    Refused by lakehouse/table/rows.py and values.py."""
+    Refused by lakehouse/write/rows.py and values.py."""
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("img", pa.large_binary())])
     made = plain(tmp_path, schema=strict, partition_by=())
     loose = pa.schema([("id", pa.int64()), ("img", pa.large_binary())])
@@ -278,7 +278,7 @@ def test_t15_an_upsert_misses_other_partitions(tmp_path: Path) -> None:
 
 def test_t07_tag_names_are_paths(tmp_path: Path) -> None:
     """A tag may be named ../../x; from then on no tag can be listed, and rollback fails after deleting the snapshots.
-    Refused by lakehouse/table/names.py (checked)."""
+    Refused by lakehouse/names.py (checked)."""
     made = plain(tmp_path, [row(0)])
     table = made.table
     table.create_tag("../../x")
@@ -292,7 +292,7 @@ def test_t07_tag_names_are_paths(tmp_path: Path) -> None:
 
 def test_t07_a_tag_of_another_name(tmp_path: Path) -> None:
     """The tag x/y is listed as x, which can't be read.
-    Refused by lakehouse/table/names.py (checked)."""
+    Refused by lakehouse/names.py (checked)."""
     table = plain(tmp_path, [row(0)]).table
     table.create_tag("x/y")
     assert table.list_tags() == ["x"]
@@ -302,7 +302,7 @@ def test_t07_a_tag_of_another_name(tmp_path: Path) -> None:
 
 def test_t08_bytes_that_look_like_a_descriptor_are_followed(tmp_path: Path) -> None:
     """A value that starts like a descriptor is taken for a path when it is written: that file's content is stored.
-    Refused by lakehouse/table/blobs.py."""
+    Refused by lakehouse/write/blobs.py."""
     (tmp_path / "private").write_bytes(b"secret")
     value = BlobDescriptor(str(tmp_path / "private"), 0, -1).serialize()
     made = plain(tmp_path / "warehouse", [row(0, img=value)])
@@ -320,7 +320,7 @@ def test_t23_a_reference_column_reads_any_file(tmp_path: Path) -> None:
 
 def test_a_short_source_is_stored_short(tmp_path: Path) -> None:
     """A descriptor of 10 bytes over a file of 3 stores 3.
-    Refused by lakehouse/table/blobs.py (Describer)."""
+    Refused by lakehouse/write/blobs.py (Describer)."""
     (tmp_path / "source").write_bytes(b"abc")
     value = BlobDescriptor(str(tmp_path / "source"), 0, 10).serialize()
     made = plain(tmp_path / "warehouse", [row(0, img=value)])

@@ -25,7 +25,7 @@ def change(table: Any, messages_of: Callable[[Any], Any]) -> None:
 def test_an_update_of_a_rolled_blob_is_lost(tmp_path: Path) -> None:
     """A column's first .blob file is numbered by its snapshot, the next ones by counts of rows; an update, which carries its
     own snapshot's number, loses against the larger count. By default a second file begins at 256 MB.
-    Remedy: `Writer` in lakehouse/table/write.py has all of them numbered by the snapshot."""
+    Remedy: `Writer` in lakehouse/write/writer.py has all of them numbered by the snapshot."""
     rows = [row(i, p="P0", img=b"%d" % i * 100) for i in range(30)]
     made = plain(tmp_path, rows, options={"blob.target-file-size": "1 kb"})
     numbers = sorted(file.max_sequence_number for file in files(made.table) if file.file_name.endswith(".blob"))

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from lakehouse.errors import FetchError, SchemaError, cause_line
 from lakehouse.fetch import BlobRef
-from lakehouse.table.values import plain, same_family
 from lakehouse.upstream import is_local, local_path
+from lakehouse.write.values import plain, same_family
 
 # (reference, column) -> serialised descriptor, after checking that the source holds those bytes
 Describe = Callable[[BlobRef, str], bytes]

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from lakehouse.errors import SchemaError, cause_line
 from lakehouse.schema import Columns
-from lakehouse.table.blobs import Describe, blob_array
-from lakehouse.table.values import exact
+from lakehouse.write.blobs import Describe, blob_array
+from lakehouse.write.values import exact
 
 # What bounds memory: rows and bytes that are converted and handed to the writer at once.
 CHUNK_ROWS = 4096

@@ -1,4 +1,4 @@
-"""Writing batches into new files, and publishing them as one snapshot.
+"""Writing batches into new files.
 
 Files are written first and belong to nobody; the commit names them. A failed or interrupted write is aborted and leaves
 the table as it was.
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import resource
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.errors import CommitError, CommitUnknownError, LakehouseError, NotFoundError, SchemaError, cause_line
+from lakehouse.errors import CommitError, LakehouseError, SchemaError, cause_line
 from lakehouse.schema import Columns
-from lakehouse.upstream import LinkingSnapshotCommit
+from lakehouse.write.commit import discard, name_of
 
 logger = logging.getLogger(__name__)
 
-COMMIT_ID = "lakehouse.commit-id"
 _MAX_OPEN_PARTITIONS = 256
 _RESERVED_FILES = 64  # sockets, manifests, and whatever the caller opens meanwhile
 # Bytes of scalar columns that the engine may hold before its files are finished. It looks at its own limit only when its
@@ -90,7 +88,7 @@ class Writer:
             if self._messages:
                 discard(self._paimon, self._messages)
         except Exception:
-            logger.warning("%s: files of a failed append are left behind", _name(self._paimon), exc_info=True)
+            logger.warning("%s: files of a failed append are left behind", name_of(self._paimon), exc_info=True)
 
     def _put(self, batch: pa.RecordBatch, keys: _Keys) -> None:
         with _as_ours(self._paimon):
@@ -166,94 +164,10 @@ def _as_ours(paimon: Any) -> Iterator[None]:
         while cause is not None:
             if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
                 raise SchemaError(
-                    f"{_name(paimon)}: a partition value is too long for a folder's name: {cause_line(cause)}; "
+                    f"{name_of(paimon)}: a partition value is too long for a folder's name: {cause_line(cause)}; "
                     "partition by something shorter"
                 ) from error
             cause = cause.__cause__ or cause.__context__
         raise CommitError(
-            f"{_name(paimon)}: the rows can't be written ({cause_line(error)}); nothing was committed, trying again is safe"
+            f"{name_of(paimon)}: the rows can't be written ({cause_line(error)}); nothing was committed, trying again is safe"
         ) from error
-
-
-def publish(paimon: Any, messages: list[Any]) -> int:
-    """Make one snapshot of the messages; its id.
-
-    Raises:
-        CommitError: nothing was published; trying again is safe.
-        CommitUnknownError: the store failed while it was published and can't be asked.
-    """
-    from pypaimon.write.commit_callback import CommitCallback
-
-    class Remember(CommitCallback):
-        snapshot_id: int | None = None
-
-        def call(self, context: Any) -> None:
-            self.snapshot_id = context.snapshot.id
-
-    commit_id = uuid.uuid4().hex
-    before = latest_id(paimon)
-    remember = Remember()
-    commit = paimon.new_batch_write_builder().new_commit()
-    commit.add_commit_callback(remember)
-    engine = commit.file_store_commit
-    if isinstance(engine.snapshot_commit, LinkingSnapshotCommit):
-        engine.snapshot_commit.on_error = lambda: setattr(engine, "commit_max_retries", 0)
-    try:
-        commit.commit(messages, snapshot_properties={COMMIT_ID: commit_id})
-    except BaseException as error:
-        found = _find(paimon, commit_id, before, error)
-        if found is None:
-            discard(paimon, messages)
-        if not isinstance(error, Exception):  # Ctrl-C: either all of it happened, or nothing
-            raise
-        if found is None:
-            why = cause_line(error.__cause__ or error)
-            raise CommitError(f"{_name(paimon)}: the commit did not happen ({why}); try again") from error
-        return found
-    finally:
-        commit.close()
-    if remember.snapshot_id is None:
-        raise CommitUnknownError(
-            f"{_name(paimon)}: the engine named no snapshot; look for {COMMIT_ID}={commit_id} in snapshots()"
-        )
-    return remember.snapshot_id
-
-
-def discard(paimon: Any, messages: list[Any]) -> None:
-    """Delete the files that the messages of an unpublished commit name."""
-    commit = paimon.new_batch_write_builder().new_commit()
-    commit.abort(messages)
-    commit.close()
-
-
-def latest_id(paimon: Any) -> int | None:
-    """The latest snapshot's id.
-
-    Raises:
-        NotFoundError: there are snapshots, and the latest can't be read.
-    """
-    try:
-        snapshot = paimon.snapshot_manager().get_latest_snapshot()
-    except (RuntimeError, OSError, ValueError) as error:
-        raise NotFoundError(f"{_name(paimon)}: its latest snapshot can't be read ({cause_line(error)})") from error
-    return None if snapshot is None else int(snapshot.id)
-
-
-def _find(paimon: Any, commit_id: str, before: int | None, error: BaseException) -> int | None:
-    """After an error: the snapshot that carries our commit id, if it was published all the same."""
-    try:
-        manager = paimon.snapshot_manager()
-        for number in range((before or 0) + 1, (latest_id(paimon) or 0) + 1):
-            snapshot = manager.get_snapshot_by_id(number)
-            if snapshot is not None and (snapshot.properties or {}).get(COMMIT_ID) == commit_id:
-                return number
-    except Exception as lookup:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
-        raise CommitUnknownError(
-            f"{_name(paimon)}: the commit failed ({cause_line(error)}) and its outcome can't be looked up "
-            f"({cause_line(lookup)}); look for {COMMIT_ID}={commit_id} in snapshots() before trying again"
-        ) from error
-    return None
-
-
-def _name(paimon: Any) -> str:
-    return str(paimon.identifier.get_full_name())

@@ -1,0 +1,75 @@
+"""A table's handle: its name, its schema, and how it is opened anew. The parts of `Table` stand on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from lakehouse.errors import SchemaError, cause_line
+from lakehouse.schema import TABLE_UUID_OPTION, Columns
+
+
+class Handle:
+    """What every part of a `Table` works on.
+
+    Args:
+        load: makes a fresh pypaimon handle: of the main branch, or of the named one.
+        name: ``database.table``.
+        roots: where references outside the table's own folder may point.
+    """
+
+    def __init__(self, load: Callable[[str | None], Any], name: str, roots: tuple[str, ...] = ()) -> None:
+        self._load = load
+        self._paimon = load(None)
+        self._name = name
+        self._roots = roots
+
+    @property
+    def name(self) -> str:
+        """``database.table``."""
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as the table holds them; BLOB columns are ``large_binary``."""
+        return self._columns().arrow
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Names of the partition columns."""
+        return tuple(self._paimon.partition_keys)
+
+    @property
+    def paimon(self) -> Any:
+        """The pypaimon table underneath, as it is now."""
+        return self._load(None)
+
+    def _columns(self) -> Columns:
+        self._paimon = self._load(None)
+        return Columns.of(self._paimon)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._load, self._name, self._roots)
+
+    def __repr__(self) -> str:
+        by = f", partition_by={list(self.partition_by)}" if self.partition_by else ""
+        return f"{type(self).__name__}({self.name}, {len(self._paimon.fields)} columns{by})"
+
+
+def table_uuid(paimon: Any) -> str:
+    """The identity of a table: other for a table of the same name that was made later.
+
+    Written by `Catalog.create_table`; for tables made elsewhere the catalog server's, else from when schema 0 was made.
+    """
+    own = paimon.options.options.to_map().get(TABLE_UUID_OPTION)
+    if own:
+        return str(own)
+    if paimon.catalog_environment.uuid:
+        return str(paimon.catalog_environment.uuid)
+    try:
+        first = paimon.schema_manager.get_schema(0)
+    except (OSError, ValueError) as error:
+        raise SchemaError(f"{paimon.identifier.get_full_name()}: can't read its first schema ({cause_line(error)})") from error
+    return f"{paimon.identifier.get_database_name()}.{paimon.identifier.get_table_name()}#{first.time_millis}"

@@ -1,0 +1,248 @@
+"""A table's versions: snapshots, tags, and how one is pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from operator import index
+from typing import Any
+
+from pyarrow.fs import FileType
+
+from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
+from lakehouse.fetch import Fetcher
+from lakehouse.names import checked
+from lakehouse.scan import Version
+from lakehouse.table.handle import Handle, table_uuid
+from lakehouse.table.snapshot import Snapshot
+from lakehouse.upstream import write_tag
+from lakehouse.write import COMMIT_ID, latest_id
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TAG_PREFIX = "tag-"
+_MAIN = "main"
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """One line of a table's history.
+
+    Attributes:
+        id: snapshot number.
+        time: when it was committed, in UTC.
+        kind: ``APPEND``, ``OVERWRITE``, ``COMPACT`` or ``ANALYZE``.
+        commit_id: the id its writer gave, None where another engine wrote it.
+    """
+
+    id: int
+    time: datetime
+    kind: str
+    commit_id: str | None
+
+
+class Versions(Handle):
+    """The part of `Table` that names and opens versions."""
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots that can be read, oldest first."""
+        return [
+            SnapshotInfo(
+                id=int(snapshot.id),
+                time=_EPOCH + timedelta(milliseconds=snapshot.time_millis),
+                kind=str(snapshot.commit_kind),
+                commit_id=(snapshot.properties or {}).get(COMMIT_ID),
+            )
+            for snapshot in sorted(self.paimon.snapshot_manager().list_snapshots(), key=lambda snapshot: snapshot.id)
+        ]
+
+    def tags(self) -> dict[str, int]:
+        """Tag names and the snapshots they name, by name."""
+        paimon = self.paimon
+        found = ((name, self._tagged(paimon, name)) for name in _tag_names(paimon))
+        return {name: int(tag.id) for name, tag in found if tag is not None}
+
+    def tag(self, name: str, *, snapshot: int | None = None, replace: bool = False) -> int:
+        """Name a snapshot, so that it stays readable and can be found by name.
+
+        Args:
+            name: letters, digits, ``_``, ``-`` and ``.``; at most 128.
+            snapshot: its number; None: the latest.
+            replace: move a tag that exists.
+
+        Returns:
+            The number of the snapshot that the tag names.
+
+        Raises:
+            ConfigError: a name that can't be a file name, or one that exists while ``replace`` is False.
+            NotFoundError: no such snapshot.
+        """
+        checked(name, "tag")
+        paimon = self.paimon
+        number = latest_id(paimon) if snapshot is None else _number(snapshot)
+        if number is None:
+            raise NotFoundError(f"{self.name} has no snapshot to tag yet; append rows first")
+        found = paimon.snapshot_manager().get_snapshot_by_id(number)
+        if found is None:
+            raise self._no_snapshot(paimon, number)
+        try:
+            written = write_tag(paimon, name, found, replace=replace)
+        except OSError as error:
+            raise CommitError(f"{self.name}: tag {name!r} can't be written ({cause_line(error)})") from error
+        if not written:
+            existing = self.tags().get(name)
+            raise ConfigError(f"{self.name}: tag {name!r} exists and names snapshot {existing}; replace=True moves it")
+        return number
+
+    def delete_tag(self, name: str) -> None:
+        """Remove a tag; its snapshot stays as long as history keeps it.
+
+        Raises:
+            NotFoundError: no such tag; the text lists those that exist.
+        """
+        checked(name, "tag")
+        paimon = self.paimon
+        if name not in _tag_names(paimon):
+            raise self._no_tag(name, paimon)
+        manager = paimon.tag_manager()
+        manager.file_io.delete_quietly(manager.tag_path(name))
+        if name in _tag_names(paimon):
+            raise CommitError(f"{self.name}: tag {name!r} can't be removed; see that {manager.tag_directory()} can be written")
+
+    def latest(self) -> Snapshot:
+        """The latest snapshot; of an empty table, one of zero rows whose id is None."""
+        paimon = self.paimon
+        return self._pin(paimon, latest_id(paimon))
+
+    def at(
+        self,
+        *,
+        tag: str | None = None,
+        snapshot: int | None = None,
+        time: datetime | None = None,
+        branch: str | None = None,
+    ) -> Snapshot:
+        """A version of the table, by exactly one of tag, snapshot number, and time.
+
+        Args:
+            tag: a tag's name.
+            snapshot: a snapshot's number.
+            time: an aware datetime: the latest snapshot committed at or before it.
+            branch: on this branch instead of ``main``; may stand alone: the branch's latest snapshot.
+
+        Raises:
+            ConfigError: none or more than one of the three, or a naive datetime.
+            NotFoundError: no such tag, snapshot or branch; the text lists what exists.
+
+        Example:
+            >>> snap = table.at(tag="training_v1")  # doctest: +SKIP
+        """
+        given = [name for name, value in (("tag", tag), ("snapshot", snapshot), ("time", time)) if value is not None]
+        if len(given) > 1 or (not given and branch is None):
+            raise ConfigError(f"at() takes exactly one of tag, snapshot and time, got {' and '.join(given) or 'none'}")
+        branch = None if branch == _MAIN else branch
+        paimon = self.paimon if branch is None else self._branch(branch)
+        if tag is not None:
+            return self._at_tag(paimon, tag, branch)
+        if snapshot is not None:
+            number = _number(snapshot)
+            if paimon.snapshot_manager().get_snapshot_by_id(number) is None:
+                raise self._no_snapshot(paimon, number)
+            return self._pin(paimon, number, branch)
+        if time is not None:
+            if not isinstance(time, datetime) or time.utcoffset() is None:
+                raise ConfigError(f"time is a datetime with a time zone, got {time!r}; e.g. datetime.now(timezone.utc)")
+            found = _at_time(paimon.snapshot_manager(), (time - _EPOCH) // timedelta(milliseconds=1))
+            if found is None:
+                raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
+            return self._pin(paimon, int(found.id), branch)
+        return self._pin(paimon, latest_id(paimon), branch)
+
+    def _at_tag(self, paimon: Any, tag: str, branch: str | None) -> Snapshot:
+        checked(tag, "tag")
+        found = self._tagged(paimon, tag)
+        if found is None:
+            raise self._no_tag(tag, paimon)
+        number = int(found.id)
+        if paimon.snapshot_manager().get_snapshot_by_id(number) is not None:
+            return self._pin(paimon, number, branch)
+        # The snapshot's own file has expired; the tag still holds its metadata.
+        return self._pin(paimon, number, branch, options={"scan.tag-name": tag})
+
+    def _pin(
+        self, paimon: Any, number: int | None, branch: str | None = None, options: dict[str, str] | None = None
+    ) -> Snapshot:
+        name = self.name if branch is None else f"{self.name}$branch_{branch}"
+        if number is not None:
+            options = options or {"scan.snapshot-id": str(number)}
+            paimon = paimon.copy(options)
+        reopen = partial(_pinned, self._load, branch, options)
+        return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots, reopen))
+
+    def _branch(self, branch: str) -> Any:
+        checked(branch, "branch")
+        names = self.paimon.branch_manager().branches()
+        if branch not in names:
+            raise NotFoundError(f"{self.name} has no branch {branch!r}; branches: {', '.join(sorted(names)) or 'none'}")
+        return self._load(branch)
+
+    def _tagged(self, paimon: Any, name: str) -> Any:
+        try:
+            return paimon.tag_manager().get(name)
+        except IsADirectoryError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise NotFoundError(
+                f"{self.name}: tag {name!r} can't be read ({cause_line(error)}); delete_tag({name!r}) removes it"
+            ) from error
+
+    def _no_snapshot(self, paimon: Any, number: int) -> NotFoundError:
+        return NotFoundError(f"{self.name} has no snapshot {number}; {self._known(paimon)}")
+
+    def _no_tag(self, name: str, paimon: Any) -> NotFoundError:
+        return NotFoundError(f"{self.name} has no tag {name!r}; tags: {', '.join(_tag_names(paimon)) or 'none'}")
+
+    def _known(self, paimon: Any) -> str:
+        ids = [int(snapshot.id) for snapshot in paimon.snapshot_manager().list_snapshots()]
+        return f"snapshots: {min(ids)} to {max(ids)}" if ids else "it has no snapshots"
+
+    def fetcher(self) -> Fetcher:
+        """What reads the bytes of this table's BLOBs."""
+        return self.latest().fetcher()
+
+
+def _number(snapshot: Any) -> int:
+    try:
+        number = -1 if isinstance(snapshot, bool) else index(snapshot)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"snapshot is a number, got {snapshot!r}; for a tag write at(tag=...)")
+    return number
+
+
+def _tag_names(paimon: Any) -> list[str]:
+    """Names of all tags, sorted. Upstream's own list fails for good once a file of another name is in the folder."""
+    manager = paimon.tag_manager()
+    try:
+        found = manager.file_io.list_status(manager.tag_directory())
+    except FileNotFoundError:
+        return []
+    names = [str(status.base_name) for status in found if status.type == FileType.File]
+    return sorted(name.removeprefix(_TAG_PREFIX) for name in names if name.startswith(_TAG_PREFIX))
+
+
+def _at_time(manager: Any, time_millis: int) -> Any:
+    """The latest snapshot committed at or before a time, or None."""
+    try:
+        return manager.earlier_or_equal_time_mills(time_millis)
+    except RuntimeError:  # it looks for the earliest snapshot from a hint on, which is wrong after a rollback
+        found = [snapshot for snapshot in manager.list_snapshots() if snapshot.time_millis <= time_millis]
+        return max(found, key=lambda snapshot: snapshot.id, default=None)
+
+
+def _pinned(load: Callable[[str | None], Any], branch: str | None, options: dict[str, str] | None) -> Any:
+    """A handle of one version, made again from its catalog."""
+    paimon = load(branch)
+    return paimon.copy(options) if options else paimon
