@@ -18,7 +18,7 @@ from lakehouse.scan import Version
 from lakehouse.table.handle import Handle, table_uuid
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.upstream import write_tag
-from lakehouse.write import COMMIT_ID, latest_id
+from lakehouse.write import COMMIT_ID, find_commit, latest_id
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAG_PREFIX = "tag-"
@@ -47,15 +47,28 @@ class Versions(Handle):
 
     def snapshots(self) -> list[SnapshotInfo]:
         """The snapshots that can be read, oldest first."""
-        return [
-            SnapshotInfo(
-                id=int(snapshot.id),
-                time=_EPOCH + timedelta(milliseconds=snapshot.time_millis),
-                kind=str(snapshot.commit_kind),
-                commit_id=(snapshot.properties or {}).get(COMMIT_ID),
-            )
-            for snapshot in sorted(self.paimon.snapshot_manager().list_snapshots(), key=lambda snapshot: snapshot.id)
-        ]
+        found = sorted(self.paimon.snapshot_manager().list_snapshots(), key=lambda snapshot: snapshot.id)
+        return [_info(snapshot) for snapshot in found]
+
+    def find_commit(self, commit_id: str) -> SnapshotInfo | None:
+        """The commit that carries an id: how to learn what became of one whose outcome was unknown.
+
+        Args:
+            commit_id: what was given to `append`, or what the text of a `CommitUnknownError` names.
+
+        Returns:
+            Its line of history, also when the snapshot itself has expired (as far as the id was given by a caller); None
+            where no commit of this id was made.
+
+        Raises:
+            NotFoundError, CommitError: the history can't be read.
+
+        Example:
+            >>> if table.find_commit("drive-0412/part-7") is None:  # doctest: +SKIP
+            ...     table.append(rows, commit_id="drive-0412/part-7")
+        """
+        found = find_commit(self.paimon, commit_id)
+        return None if found is None else _info(found)
 
     def tags(self) -> dict[str, int]:
         """Tag names and the snapshots they name, by name."""
@@ -210,6 +223,15 @@ class Versions(Handle):
     def fetcher(self) -> Fetcher:
         """What reads the bytes of this table's BLOBs."""
         return self.latest().fetcher()
+
+
+def _info(snapshot: Any) -> SnapshotInfo:
+    return SnapshotInfo(
+        id=int(snapshot.id),
+        time=_EPOCH + timedelta(milliseconds=snapshot.time_millis),
+        kind=str(snapshot.commit_kind),
+        commit_id=(snapshot.properties or {}).get(COMMIT_ID),
+    )
 
 
 def _number(snapshot: Any) -> int:

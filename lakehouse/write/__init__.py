@@ -1,8 +1,37 @@
 """From a caller's rows to a snapshot: rows -> values, blobs -> writer -> commit."""
 
 from lakehouse.write.blobs import Describer
-from lakehouse.write.commit import COMMIT_ID, discard, latest_id, name_of, publish
+from lakehouse.write.commit import (
+    checked_commit_id,
+    discard,
+    find_commit,
+    latest_id,
+    name_of,
+    new_commit_id,
+    publish,
+    publish_snapshot,
+)
+from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, Published, forget, remember
 from lakehouse.write.rows import to_batches
 from lakehouse.write.writer import Writer
 
-__all__ = ["COMMIT_ID", "Describer", "Writer", "discard", "latest_id", "name_of", "publish", "to_batches"]
+__all__ = [
+    "BYTES",
+    "COMMIT_ID",
+    "OPERATION",
+    "ROWS",
+    "Describer",
+    "Published",
+    "Writer",
+    "checked_commit_id",
+    "discard",
+    "find_commit",
+    "forget",
+    "latest_id",
+    "name_of",
+    "new_commit_id",
+    "publish",
+    "publish_snapshot",
+    "remember",
+    "to_batches",
+]
