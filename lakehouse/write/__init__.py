@@ -11,6 +11,7 @@ from lakehouse.write.commit import (
     publish,
     publish_snapshot,
 )
+from lakehouse.write.exclusive import Moved, publish_on, publish_snapshot_on
 from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, Published, forget, remember
 from lakehouse.write.rows import to_batches
 from lakehouse.write.writer import Writer
@@ -21,6 +22,7 @@ __all__ = [
     "OPERATION",
     "ROWS",
     "Describer",
+    "Moved",
     "Published",
     "Writer",
     "checked_commit_id",
@@ -31,7 +33,9 @@ __all__ = [
     "name_of",
     "new_commit_id",
     "publish",
+    "publish_on",
     "publish_snapshot",
+    "publish_snapshot_on",
     "remember",
     "to_batches",
 ]

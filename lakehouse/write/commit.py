@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lakehouse.errors import CommitError, CommitUnknownError, ConfigError, NotFoundError, cause_line
@@ -50,8 +50,14 @@ def publish_snapshot(
     commit_id: str | None = None,
     properties: Mapping[str, str] | None = None,
     operation: str = "append",
+    prepare: Callable[[Any], None] | None = None,
+    keep: bool = False,
 ) -> Published:
-    """As `publish`, but the snapshot with its time and properties: those of the earlier one where the id was there."""
+    """As `publish`, but the snapshot with its time and properties: those of the earlier one where the id was there.
+
+    ``prepare`` is called with the engine's committer before it begins; ``keep`` leaves the messages' files where they are
+    when nothing was published.
+    """
     from pypaimon.write.commit_callback import CommitCallback
 
     class Remember(CommitCallback):
@@ -83,11 +89,13 @@ def publish_snapshot(
     engine = commit.file_store_commit
     if isinstance(engine.snapshot_commit, LinkingSnapshotCommit):
         engine.snapshot_commit.on_error = lambda: setattr(engine, "commit_max_retries", 0)
+    if prepare is not None:
+        prepare(engine)
     try:
         commit.commit(messages, snapshot_properties=stored)
     except BaseException as error:
         found = _find(paimon, commit_id, before, error)
-        if found is None:
+        if found is None and not keep:
             discard(paimon, messages)
         if not isinstance(error, Exception):  # Ctrl-C: either all of it happened, or nothing
             raise

@@ -1,0 +1,173 @@
+"""Publishing only on the snapshot that the work was made from.
+
+An update, a delete, an overwrite and a compaction read a snapshot, work, and publish. What another writer committed in
+between may concern the same rows, and the engine does not see all of it (deleted rows come back where their files are
+replaced). So the rule here is exact instead of clever: another snapshot in between means that nothing is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakehouse.errors import CommitError, CommitUnknownError
+from lakehouse.write.commit import discard, latest_id, name_of, publish_snapshot
+from lakehouse.write.ledger import Published
+
+
+class Moved(CommitError):  # noqa: N818 - what happened, as one reads it in an except
+    """Another commit came first: nothing was published, and the work must be done again on fresh data."""
+
+
+def publish_on(
+    paimon: Any,
+    messages: list[Any],
+    base_snapshot_id: int | None,
+    *,
+    operation: str,
+    properties: Mapping[str, str] | None = None,
+    over_appends: bool = False,
+    keep: bool = False,
+) -> int:
+    """Make one snapshot of the messages, if the latest snapshot is still the one that they were made from.
+
+    Args:
+        paimon: handle of the table, not pinned to a snapshot.
+        messages: commit messages; none of them: a snapshot without new files.
+        base_snapshot_id: the snapshot they were made from; None: the table had none.
+        operation: what this is (``"update"``, ``"compact"``), kept in the snapshot's properties.
+        properties: more of them.
+        over_appends: let commits in between pass that only added rows. They touch no row that the messages touch, so the
+            result is that of one after the other; not for work that depends on which rows are absent.
+        keep: leave the messages' files where they are when nothing was published; else they are deleted.
+
+    Returns:
+        The new snapshot's id.
+
+    Raises:
+        Moved: another commit came first; nothing was published.
+        CommitError: nothing was published for another reason; trying again is safe.
+        CommitUnknownError: the store failed while it was published and can't be asked.
+
+    Example:
+        >>> publish_on(paimon, messages, 41, operation="compact")  # doctest: +SKIP
+        42
+    """
+    return publish_snapshot_on(
+        paimon,
+        messages,
+        base_snapshot_id,
+        operation=operation,
+        properties=properties,
+        over_appends=over_appends,
+        keep=keep,
+    ).id
+
+
+def publish_snapshot_on(
+    paimon: Any,
+    messages: list[Any],
+    base_snapshot_id: int | None,
+    *,
+    operation: str,
+    properties: Mapping[str, str] | None = None,
+    over_appends: bool = False,
+    keep: bool = False,
+) -> Published:
+    """As `publish_on`, but the snapshot with its time and properties."""
+    guards: list[_Guard] = []
+    if not over_appends and latest_id(paimon) != base_snapshot_id:
+        if not keep:
+            discard(paimon, messages)
+        raise Moved(_moved_text(paimon, base_snapshot_id))
+    try:
+        return publish_snapshot(
+            paimon.copy({"snapshot.ignore-empty-commit": "false"}),
+            messages,
+            properties=properties,
+            operation=operation,
+            prepare=lambda engine: guards.append(_Guard(paimon, engine, base_snapshot_id, over_appends=over_appends)),
+            keep=keep,
+        )
+    except CommitUnknownError:
+        raise
+    except CommitError as error:
+        if any(guard.moved or guard.is_behind() for guard in guards):
+            raise Moved(_moved_text(paimon, base_snapshot_id)) from error
+        raise
+
+
+def _moved_text(paimon: Any, base: int | None) -> str:
+    return (
+        f"{name_of(paimon)}: another commit came after snapshot {base}, from which this one was made; "
+        "nothing was published, do it again on fresh data"
+    )
+
+
+class _Guard:
+    """Stands before the store's own commit of a snapshot and lets one pass only on the expected base."""
+
+    def __init__(self, paimon: Any, engine: Any, base: int | None, *, over_appends: bool) -> None:
+        self._paimon = paimon
+        self._engine = engine
+        self._inner = engine.snapshot_commit
+        self._base = base or 0  # ids start at 1
+        self._over_appends = over_appends
+        self.moved = False
+        engine.snapshot_commit = self
+
+    def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
+        """Whether the snapshot is published; False also makes the engine try again, unless it was told to stop."""
+        if snapshot.id - 1 != self._base and not self._passes(snapshot.id - 1):
+            self.moved = True
+        elif self._inner.commit(base_snapshot_uuid, snapshot, statistics):
+            return True
+        elif not self._over_appends:
+            self.moved = True
+        if self.moved:
+            self._stop()
+        return False
+
+    def is_behind(self) -> bool:
+        """Whether other commits are there that would not be let pass; the engine may have refused because of them."""
+        latest = latest_id(self._paimon) or 0
+        return latest != self._base and not self._passes(latest)
+
+    def _passes(self, latest: int) -> bool:
+        return self._over_appends and latest > self._base and only_appended(self._paimon, self._base, latest)
+
+    def _stop(self) -> None:
+        self._engine.commit_max_retries = 0
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __enter__(self) -> object:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._inner.__exit__(*raised)
+
+
+def only_appended(paimon: Any, base: int, latest: int) -> bool:
+    """Whether the snapshots after ``base`` up to ``latest`` added new rows and did nothing else."""
+    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+    manager = paimon.snapshot_manager()
+    lists, files = ManifestListManager(paimon), ManifestFileManager(paimon)
+    before = manager.get_snapshot_by_id(base) if base else None
+    first_new_row_id = (before.next_row_id or 0) if before is not None else 0
+    index = before.index_manifest if before is not None else None
+    if base and before is None:
+        return False
+    for number in range(base + 1, latest + 1):
+        snapshot = manager.get_snapshot_by_id(number)
+        if snapshot is None or snapshot.commit_kind != "APPEND" or snapshot.index_manifest != index:
+            return False
+        for manifest in lists.read_delta(snapshot):
+            for entry in files.read(manifest.file_name):
+                if entry.kind != 0 or entry.file.first_row_id is None or entry.file.first_row_id < first_new_row_id:
+                    return False
+    return True
