@@ -26,6 +26,7 @@ from lakehouse.errors import (
 )
 
 if TYPE_CHECKING:
+    from lakehouse.cache import Cache
     from lakehouse.catalog import Catalog, connect
     from lakehouse.dataset import Dataset, MapDataset
     from lakehouse.decode import Decoder, Image, Raw
@@ -58,6 +59,7 @@ _HOME = {
     "BlobRefs": "fetch",
     "Fetcher": "fetch",
     "fetch_blob": "fetch",
+    "Cache": "cache",
     "Image": "decode",
     "Raw": "decode",
     "Decoder": "decode",
@@ -73,6 +75,7 @@ __all__ = [
     "Blob",
     "BlobRef",
     "BlobRefs",
+    "Cache",
     "Catalog",
     "Commit",
     "CommitError",

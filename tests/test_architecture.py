@@ -25,7 +25,8 @@ query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile
 index      -> fetch, references
 references -> fetch
-dataset    -> index, order, shard, fetch, decode
+dataset    -> index, order, shard, fetch, decode, cache
+cache      -> fetch
 loader     -> dataset, shard
 mixture    -> index, order, fetch
 """

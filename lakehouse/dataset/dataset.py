@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
+from lakehouse.cache import Cache
 from lakehouse.dataset import options
 from lakehouse.dataset.badrows import Budget
 from lakehouse.dataset.batches import Batches, Progress
@@ -71,6 +72,8 @@ class Dataset(IterableDataset[Any]):
         threads: threads that read and decode, per process. Default: the cores this process may use, at least 2 and at
             most 8; in worker processes their share of them. 0: none, everything in the caller's thread (for debuggers).
         prefetch_bytes: bound of the bytes of steps in flight, read plus decoded, per process. One step is always allowed.
+        cache: keeps what was read on a local disk, so that a second epoch reads no bytes from the store. Useful where the
+            table is not on a local disk already.
         fetcher: reads byte ranges. Default: the index's own. It is pickled to worker processes.
 
     Raises:
@@ -104,6 +107,7 @@ class Dataset(IterableDataset[Any]):
         verify: bool = False,
         threads: int | None = None,
         prefetch_bytes: int = 256 * 1024 * 1024,
+        cache: Cache | None = None,
         fetcher: Fetcher | None = None,
     ) -> None:
         options.one_of("shuffle", shuffle, ("blocks", "rows", None))
@@ -113,7 +117,7 @@ class Dataset(IterableDataset[Any]):
             raise ConfigError(f"transform must be a function (batch, rngs) -> batch, got {transform!r}")
         self._index = index
         self._selection = Selection.of(
-            index, columns=columns, decode=decode, fill=fill, ragged=ragged, verify=verify, fetcher=fetcher
+            index, columns=columns, decode=decode, fill=fill, ragged=ragged, verify=verify, fetcher=fetcher, cache=cache
         )
         self._batch_size = None if batch_size is None else options.whole_number("batch_size", batch_size, least=1)
         self._transform = transform
@@ -252,6 +256,8 @@ class Dataset(IterableDataset[Any]):
         # With a transform the decoded arrays need not leave the process.
         place: Place = "pinned" if pinned else "shared" if in_worker and self._transform is None else "heap"
         process = self._this_process(place)
+        if process.caching is not None:
+            process.caching.begin_epoch()
         threads = self._thread_count(workers)
         stop = Stop()
         recipe = Recipe(

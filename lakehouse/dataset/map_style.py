@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import get_worker_info
 
+from lakehouse.cache import Cache
 from lakehouse.dataset import options
 from lakehouse.dataset.pipeline import Lane, Stop, Task
 from lakehouse.dataset.selection import Index, Opened, Selection
@@ -47,6 +48,8 @@ class MapDataset(TorchDataset[Any]):
         verify: check each BLOB's stored checksum (files of the table itself), at the price of reading 16 bytes more.
         threads: threads that decode, per process. Default: the cores this process may use, at most 8; in worker processes
             their share of them. 0: everything in the caller's thread.
+        cache: keeps what was read on a local disk, so that a second epoch reads no bytes from the store. Useful where the
+            table is not on a local disk already.
         fetcher: reads byte ranges. Default: the index's own. It is pickled to worker processes.
 
     A sample's generator is seeded from torch's: ``torch.manual_seed`` makes a run repeat itself, and worker processes differ.
@@ -72,6 +75,7 @@ class MapDataset(TorchDataset[Any]):
         fill: Mapping[str, Any] | None = None,
         verify: bool = False,
         threads: int | None = None,
+        cache: Cache | None = None,
         fetcher: Fetcher | None = None,
     ) -> None:
         options.one_of("on_error", on_error, ("raise", "null"))
@@ -79,7 +83,7 @@ class MapDataset(TorchDataset[Any]):
             raise ConfigError(f"transform must be a function (sample, rng) -> sample, got {transform!r}")
         # Each sample has a shape of its own until torch's collate makes one batch of them.
         self._selection = Selection.of(
-            index, columns=columns, decode=decode, fill=fill, ragged=True, verify=verify, fetcher=fetcher
+            index, columns=columns, decode=decode, fill=fill, ragged=True, verify=verify, fetcher=fetcher, cache=cache
         )
         self._transform = transform
         self._on_error = on_error

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from lakehouse.cache import Cache
 from lakehouse.dataset.columns import fill_scalar, fillable
 from lakehouse.decode import Raw
 from lakehouse.errors import ConfigError, NotFoundError, SchemaError
@@ -193,3 +194,19 @@ def _no_column(option: str, name: object, names: Sequence[str]) -> str:
     near = get_close_matches(str(name), names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{option} names {name!r}, which is not a column{hint} Columns: {', '.join(names)}"
+
+
+def cache_for(cache: object, fetcher: object) -> None:
+    """Check that a cache can serve a fetcher.
+
+    Raises:
+        ConfigError: no cache, a fetcher that does not know versions of objects, or a folder inside the data's.
+    """
+    if not isinstance(cache, Cache):
+        raise ConfigError(f"cache is a lakehouse.Cache(path, max_bytes), got {cache!r}")
+    if not callable(getattr(fetcher, "identity", None)):
+        raise ConfigError(
+            f"cache= needs a fetcher with a method identity(uri) -> str | None, which tells changed objects apart; "
+            f"{type(fetcher).__name__} has none"
+        )
+    cache.refuse_inside(tuple(getattr(fetcher, "folders", ())))

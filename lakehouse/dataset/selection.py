@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from lakehouse.cache import Cache, CachingFetcher
 from lakehouse.dataset import options
 from lakehouse.dataset.blobs import BlobColumn, Refs, Sizes
 from lakehouse.dataset.columns import ScalarColumn, scalar_column
@@ -80,6 +81,7 @@ class Selection:
         ragged: decoded arrays may differ in shape.
         verify: stored checksums are compared.
         own_fetcher: the user's, if any.
+        cache: what keeps fetched bytes, if anything does.
     """
 
     index: Index
@@ -89,6 +91,7 @@ class Selection:
     ragged: bool
     verify: bool
     own_fetcher: Fetcher | None
+    cache: Cache | None
 
     @classmethod
     def of(
@@ -101,6 +104,7 @@ class Selection:
         ragged: bool,
         verify: bool,
         fetcher: Fetcher | None,
+        cache: Cache | None,
     ) -> Selection:
         """Check what the user gave.
 
@@ -113,6 +117,8 @@ class Selection:
             raise ConfigError(f"a RowIndex, Mixture or Weighted is needed, got {type(index).__name__}; query.index() makes one")
         if fetcher is not None and not callable(getattr(fetcher, "fetch", None)):
             raise ConfigError(f"fetcher must have a method fetch(refs), got {fetcher!r}")
+        if cache is not None:
+            options.cache_for(cache, index.fetcher() if fetcher is None else fetcher)
         chosen = options.selected_columns(columns, index.schema)
         return cls(
             index=index,
@@ -122,15 +128,21 @@ class Selection:
             ragged=options.flag("ragged", ragged),
             verify=options.flag("verify", verify),
             own_fetcher=fetcher,
+            cache=cache,
         )
 
     def open(self, place: Place) -> Opened:
         """What this process reads with. None of it may cross a fork."""
-        fetcher = None
+        fetcher: Any = None
+        caching = None
         if self.decoders:
             fetcher = self.own_fetcher if self.own_fetcher is not None else self.index.fetcher()
+            if self.cache is not None:
+                fetcher = caching = CachingFetcher(fetcher, self.cache.store)
+            # Outside the cache, so that what is read from it is checked too.
             fetcher = VerifyingFetcher(fetcher) if self.verify else fetcher
-        return Opened(os.getpid(), place, {name: self._column(name) for name in self.columns}, fetcher, Memory(place))
+        columns = {name: self._column(name) for name in self.columns}
+        return Opened(os.getpid(), place, columns, fetcher, Memory(place), caching)
 
     def _column(self, name: str) -> ScalarColumn | BlobColumn:
         index = self.index
@@ -145,6 +157,7 @@ class Opened:
 
     Attributes:
         fetcher: None where no BLOB is read.
+        caching: the part of it that asks a cache, if any.
     """
 
     pid: int
@@ -152,6 +165,7 @@ class Opened:
     columns: Mapping[str, ScalarColumn | BlobColumn]
     fetcher: Fetcher | None
     memory: Memory
+    caching: CachingFetcher | None
 
     def serves(self, place: Place) -> bool:
         """Whether it is this process's, and for arrays of that place."""

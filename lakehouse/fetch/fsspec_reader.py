@@ -43,6 +43,13 @@ class _FsspecReader:
         data: bytes = client.cat_file(uri, start=offset, end=None if length == TO_END else offset + length)
         return data
 
+    def identity(self, uri: str) -> str | None:
+        """What the file system says of the object: its ETag, or size and times; None where it can't be asked."""
+        try:
+            return str(self._clients.get().of(uri).ukey(uri))
+        except Exception:  # noqa: BLE001 - whatever a file system raises: what can't be told apart is not kept
+            return None
+
     def __getstate__(self) -> dict[str, Any]:
         from multiprocessing.context import get_spawning_popen
 

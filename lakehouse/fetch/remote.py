@@ -77,6 +77,11 @@ class RangeFetcher:
         self._policy = Policy(timeout_s, retries, backoff_s)
         self._pools = PerProcess(partial(_open_pool, weakref.ref(self), concurrency))
 
+    def identity(self, uri: str) -> str | None:
+        """The version of an object, where ``read_range`` knows it (a method ``identity``); None: it can't be told."""
+        ask = getattr(self._read_range, "identity", None)
+        return ask(uri) if callable(ask) else None
+
     def fetch(self, refs: BlobRefs) -> Fetched:
         """Read every range; a range that can't be read is a FetchError among the values.
 

@@ -46,6 +46,22 @@ class Roots:
         """Whether one of them is not a local folder."""
         return bool(self._prefixes)
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The local ones, with their symbolic links resolved."""
+        return self._folders
+
+    def is_own(self, uri: str) -> bool:
+        """Whether a uri may be read and lies below ``root`` itself."""
+        if not self.root.strip():
+            return False
+        decision = self._decide(uri)
+        if isinstance(decision, FetchError):
+            return False
+        if is_local(self.root):
+            return is_local(uri) and _below(decision, self._folders[0])
+        return not is_local(uri) and _below(_canonical(uri), self._prefixes[0])
+
     def is_readable_url(self, uri: str) -> bool:
         """Whether a uri is a URL that may be read."""
         return not is_local(uri) and isinstance(self._decide(uri), str)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lakehouse.errors import FetchError
 from lakehouse.fetch.fsspec_reader import fsspec_read_range
 from lakehouse.fetch.local import MAX_FILES, LocalFetcher
 from lakehouse.fetch.refs import BlobRefs, Fetched, Fetcher, FetchStats, Value
@@ -60,6 +62,28 @@ class TableFetcher:
             for row, value in zip(np.flatnonzero(mask).tolist(), part.values, strict=True):
                 values[row] = value
         return Fetched(values, stats)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The local folders that it may read."""
+        return self._roots.folders
+
+    def identity(self, uri: str) -> str | None:
+        """What tells an object's content from another one under the same uri; None: it can't be told, or must not be read.
+
+        Files of the table are written once under a name of their own. For others it is what the store says: inode, size
+        and time of a local file, the version of a remote object where ``remote`` knows it (``identity``).
+        """
+        if self._roots.is_own(uri):
+            return ""
+        if self._roots.is_readable_url(uri):
+            ask = getattr(self._remote, "identity", None)
+            return ask(uri) if callable(ask) else None
+        try:
+            found = Path(self._roots.path_of(uri)).stat()
+        except (OSError, FetchError):
+            return None
+        return f"{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {

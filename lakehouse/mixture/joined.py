@@ -143,6 +143,19 @@ class JoinedFetcher:
             fetched = Fetched(fetched.values, fetched.stats + part.stats)
         return fetched
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The local folders that the tables' fetchers may read."""
+        return tuple(folder for fetcher in self._fetchers for folder in getattr(fetcher, "folders", ()))
+
+    def identity(self, uri: str) -> str | None:
+        """What tells an object's content from another one under the same uri, as the fetcher of its table says."""
+        number = self._first.get(uri)
+        if number is None:
+            return None
+        ask = getattr(self._fetchers[int(self._owners.item_of(np.array([number]))[0])], "identity", None)
+        return ask(uri) if callable(ask) else None
+
     def _known(self, refs: BlobRefs) -> npt.NDArray[np.int64]:
         """Numbers of uris for references that were not taken from the mixture, such as one `BlobRef`."""
         numbers = np.array([self._first.get(uri, -1) for uri in refs.uris], np.int64)
