@@ -94,6 +94,7 @@ def mixed(tmp_path: Path) -> RowIndex:
         ({"fill": 0}, ConfigError, "mapping"),
         ({"transform": 3}, ConfigError, "function"),
         ({"fetcher": object()}, ConfigError, "fetch"),
+        ({"cache": 3}, ConfigError, "Cache"),
     ],
 )
 def test_a_wrong_option_is_refused_at_construction(mixed: RowIndex, options: dict[str, Any], error: Any, text: str) -> None:
@@ -103,7 +104,7 @@ def test_a_wrong_option_is_refused_at_construction(mixed: RowIndex, options: dic
 
 def test_an_option_that_does_not_exist_is_refused(mixed: RowIndex) -> None:
     with pytest.raises(TypeError):
-        one(mixed, cache=None)
+        one(mixed, caches=None)
 
 
 @pytest.mark.parametrize(
