@@ -1,0 +1,115 @@
+"""Publishing a snapshot whose content is known already: that of an earlier snapshot, or of a branch's next one."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from lakehouse.errors import CommitError, CommitUnknownError, cause_line
+from lakehouse.write.commit import COMMIT_ID, name_of
+
+RESTORED = "lakehouse.restored-snapshot"  # of a rollback's snapshot: whose content it has again
+_ATTEMPTS = 100
+_LONGEST_WAIT_S = 1.0
+
+
+def publish_restored(paimon: Any, target: Any, properties: Callable[[Any], dict[str, str]]) -> Any:
+    """Make a new latest snapshot that holds what ``target`` holds.
+
+    Nothing is deleted and no number used twice: snapshot ids and row ids go on from the latest snapshot's, so what was saved
+    of any snapshot stays true. When another writer is first, the same is done on top of its snapshot.
+
+    Args:
+        paimon: pypaimon handle of the branch that it happens on.
+        target: a pypaimon snapshot or tag.
+        properties: what to write into the new snapshot, given the latest one that it follows.
+
+    Returns:
+        The new snapshot.
+
+    Raises:
+        CommitError: nothing was published; trying again is safe.
+        CommitUnknownError: the store failed while it was published and can't be asked.
+    """
+    manager = paimon.snapshot_manager()
+    commit_id = uuid.uuid4().hex
+    for attempt in range(_ATTEMPTS):
+        latest = manager.get_latest_snapshot()
+        snapshot, lists = _restored(paimon, latest, target, {COMMIT_ID: commit_id, **properties(latest)})
+        if publish_one(paimon, snapshot, latest):
+            return snapshot
+        for name in lists:
+            paimon.file_io.delete_quietly(name)
+        time.sleep(min(_LONGEST_WAIT_S, 0.01 * 2 ** min(attempt, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads writers
+    raise CommitError(f"{name_of(paimon)}: {_ATTEMPTS} other commits were first; nothing was published, try again")
+
+
+def publish_one(paimon: Any, snapshot: Any, latest: Any) -> bool:
+    """Publish ``snapshot`` after ``latest``; False when another writer took its number.
+
+    Raises:
+        CommitError: the store refuses; nothing was published.
+        CommitUnknownError: the store failed and can't be asked whether it did.
+    """
+    manager = paimon.snapshot_manager()
+    commit = paimon.catalog_environment.snapshot_commit(manager)
+    try:
+        with commit:
+            return bool(commit.commit(latest.uuid, snapshot, []))
+    except Exception as error:
+        try:
+            found = manager.get_snapshot_by_id(snapshot.id)
+        except Exception as lookup:
+            raise CommitUnknownError(
+                f"{name_of(paimon)}: publishing snapshot {snapshot.id} failed ({cause_line(error)}) and its outcome can't be "
+                f"looked up ({cause_line(lookup)}); look at snapshots() before trying again"
+            ) from error
+        if found is not None and found.uuid == snapshot.uuid:
+            return True
+        raise CommitError(
+            f"{name_of(paimon)}: snapshot {snapshot.id} was not published ({cause_line(error)}); try again"
+        ) from error
+
+
+def _restored(paimon: Any, latest: Any, target: Any, properties: dict[str, str]) -> tuple[Any, list[str]]:
+    """The new snapshot, and the files written for it."""
+    from pypaimon.build_info import full_version
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+    from pypaimon.snapshot.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+
+    lists = ManifestListManager(paimon)
+    unique = uuid.uuid4()
+    # Everything stands in the base list. As changes, files that were removed in between and are back would be listed as
+    # removed and as added, and readers take what was ever removed for removed.
+    base, delta = f"manifest-list-{unique}-0", f"manifest-list-{unique}-1"
+    base_bytes = lists.write(base, lists.read_all(target))
+    delta_bytes = lists.write(delta, [])
+    snapshot = Snapshot(
+        version=3,
+        id=latest.id + 1,
+        schema_id=paimon.table_schema.id,
+        base_manifest_list=base,
+        base_manifest_list_size=base_bytes,
+        delta_manifest_list=delta,
+        delta_manifest_list_size=delta_bytes,
+        total_record_count=target.total_record_count,
+        delta_record_count=target.total_record_count - latest.total_record_count,
+        commit_user=str(uuid.uuid4()),
+        commit_identifier=BATCH_COMMIT_IDENTIFIER,
+        commit_kind="OVERWRITE",
+        time_millis=max(int(time.time() * 1000), latest.time_millis),
+        index_manifest=target.index_manifest,
+        watermark=latest.watermark,
+        statistics=target.statistics,
+        next_row_id=_later(latest.next_row_id, target.next_row_id),
+        properties=properties,
+        writer_version=full_version(),
+    )
+    return snapshot, [f"{lists.manifest_path}/{name}" for name in (base, delta)]
+
+
+def _later(first: int | None, second: int | None) -> int | None:
+    return max((number for number in (first, second) if number is not None), default=None)
