@@ -56,11 +56,40 @@ class Version:
         """The columns at this snapshot."""
         return Columns.of(self.paimon)
 
+    @cached_property
+    def snapshot(self) -> Any:
+        """pypaimon's snapshot, or the tag that stands for it; None for a table without one.
+
+        Raises:
+            NotFoundError: it is gone.
+        """
+        if self.snapshot_id is None:
+            return None
+        tag = self.paimon.options.options.to_map().get("scan.tag-name")
+        found = self.paimon.tag_manager().get(tag) if tag else self.paimon.snapshot_manager().get_snapshot_by_id(self.snapshot_id)
+        if found is None or int(found.id) != self.snapshot_id:
+            raise NotFoundError(f"{self}: this snapshot can no longer be read; tag snapshots that must stay")
+        return found
+
+    @property
+    def snapshot_uuid(self) -> str:
+        """The snapshot's identity: engines whose rollback deletes snapshots give their numbers out again.
+
+        Raises:
+            NotFoundError: it is gone.
+        """
+        return "" if self.snapshot is None else snapshot_identity(self.snapshot)
+
     def __str__(self) -> str:
         return f"{self.name}@{self.snapshot_id}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.name, self.snapshot_id, self.uuid, self.roots, self.reopen)
+
+
+def snapshot_identity(snapshot: Any) -> str:
+    """What tells a pypaimon snapshot from another one of its number: its uuid, or the name of its own manifest list."""
+    return str(snapshot.uuid or snapshot.delta_manifest_list)
 
 
 def _reopened(name: str, snapshot_id: int | None, uuid: str, roots: tuple[str, ...], reopen: Callable[[], Any]) -> Version:

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
 catalog    -> config, names, schema, table, upstream
-table      -> names, schema, query, fetch, scan, index, upstream, write
+table      -> names, schema, query, fetch, scan, index, upstream, write, history
+history    -> schema, scan, fetch, references, upstream
 write      -> schema, fetch, upstream
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile
@@ -37,7 +38,7 @@ ANYTHING = ("__init__", "testing")
 # import, so that importing the module does not load the library.
 LIBRARIES: dict[str, dict[str, str]] = {
     "pypaimon": dict.fromkeys(
-        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write"), "anywhere"
+        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write", "history"), "anywhere"
     ),
     "daft": {"query": "lazily", "table": "lazily", "udfs": "anywhere"},
     "torch": dict.fromkeys(("dataset", "loader", "testing"), "anywhere"),

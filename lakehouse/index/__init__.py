@@ -42,6 +42,7 @@ class Source:
         path: the table's folder, to which saved uris are relative.
         roots: where references outside that folder may point.
         where: the query's predicate as text, for people.
+        snapshot_uuid: identity of the snapshot; empty where there is none, or an older file does not say.
     """
 
     table: str
@@ -50,6 +51,7 @@ class Source:
     path: str
     roots: tuple[str, ...] = ()
     where: str = ""
+    snapshot_uuid: str = ""
 
 
 class RowIndex:
@@ -258,6 +260,7 @@ class RowIndex:
                 "table": self._source.table,
                 "uuid": self._source.uuid,
                 "snapshot": self._source.snapshot_id,
+                "snapshot_uuid": self._source.snapshot_uuid,
                 "where": self._source.where,
                 "fingerprint": self._fingerprint,
                 "rows": len(self),
@@ -306,7 +309,13 @@ class RowIndex:
         version = _version_of(table, branch or None, number, file.path)
         if version.uuid != header["uuid"]:
             raise ResumeError(f"{file.path}: made from another table of the name {name}; this one was created later")
-        source = Source(name, version.uuid, number, version.path, version.roots, header["where"])
+        saved = header.get("snapshot_uuid", "")
+        if saved and saved != version.snapshot_uuid:
+            raise ResumeError(
+                f"{file.path}: made from another snapshot {number} of {name}: that one was deleted and its number given out again "
+                "(by a rollback of another engine); make the index anew"
+            )
+        source = Source(name, version.uuid, number, version.path, version.roots, header["where"], saved)
         return cls._mapped(file, source)
 
     @classmethod
@@ -374,7 +383,7 @@ class RowIndex:
 def _fingerprint(source: Source, schema: pa.Schema, row_ids: npt.NDArray[np.int64], blobs: Mapping[str, BlobRefs]) -> str:
     """sha256 over format, table, snapshot, columns, row ids and the files used, in pieces: the arrays may be mapped."""
     digest = hashlib.sha256(b"lakehouse-index-1\0")
-    digest.update(f"{source.uuid}\0{source.snapshot_id}\0".encode())
+    digest.update(f"{source.uuid}\0{source.snapshot_id}\0{source.snapshot_uuid}\0".encode())
     for item in schema:
         digest.update(f"{item.name}\0{item.type}\0".encode())
     for start in range(0, len(row_ids), _PIECE_ROWS):
@@ -392,16 +401,17 @@ def _fingerprint(source: Source, schema: pa.Schema, row_ids: npt.NDArray[np.int6
 
 def _version_of(table: Any, branch: str | None, number: int | None, file: Path) -> Any:
     """The version that an index was made from; by a tag where its snapshot has expired."""
+    held = table if branch is None else table.branch(branch)
     if number is None:
-        return table.latest().version
+        return held.latest().version
     try:
-        return table.at(snapshot=number, branch=branch).version
+        return held.at(snapshot=number).version
     except NotFoundError as error:
-        names = [tag for tag, target in table.tags().items() if target == number]
-        if branch is None and names:
-            return table.at(tag=names[0]).version
+        names = [tag for tag, target in held.tags().items() if target == number]
+        if names:
+            return held.at(tag=names[0]).version
         raise NotFoundError(
-            f"{file}: made from snapshot {number} of {table.name}, which has expired and has no tag; {error}"
+            f"{file}: made from snapshot {number} of {held.name}, which has expired and has no tag; {error}"
         ) from error
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from lakehouse.table.branches import Branches
 from lakehouse.table.changes import Changes, Commit
 from lakehouse.table.handle import table_uuid
+from lakehouse.table.restore import Restore
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.table.versions import SnapshotInfo, Versions
 
 __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "table_uuid"]
 
 
-class Table(Changes, Versions):
+class Table(Changes, Restore, Branches, Versions):
     """A table of a catalog. Made by `Catalog.create_table` and `Catalog.table`.
 
     Args:

@@ -13,16 +13,18 @@ from pyarrow.fs import FileType
 
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
 from lakehouse.fetch import Fetcher
+from lakehouse.history import Change, changes_of
 from lakehouse.names import checked
-from lakehouse.scan import Version
+from lakehouse.scan import Version, snapshot_identity
 from lakehouse.table.handle import Handle, table_uuid
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.upstream import write_tag
-from lakehouse.write import COMMIT_ID, find_commit, latest_id
+from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAG_PREFIX = "tag-"
 _MAIN = "main"
+_APPEND = "append"
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,39 @@ class SnapshotInfo:
         time: when it was committed, in UTC.
         kind: ``APPEND``, ``OVERWRITE``, ``COMPACT`` or ``ANALYZE``.
         commit_id: the id its writer gave, None where another engine wrote it.
+        operation: ``append``, ``update``, ``delete``, ``overwrite``, ``compact``, ``rollback``, ...; None: by another engine.
+        rows_added: rows that were not there before; updated ones don't count. None: can't be told.
+        rows_deleted: rows that are gone. None: can't be told.
+        bytes_added: bytes of the files written; None where another engine wrote it.
     """
 
     id: int
     time: datetime
     kind: str
     commit_id: str | None
+    operation: str | None = None
+    rows_added: int | None = None
+    rows_deleted: int | None = None
+    bytes_added: int | None = None
 
 
 class Versions(Handle):
     """The part of `Table` that names and opens versions."""
 
     def snapshots(self) -> list[SnapshotInfo]:
-        """The snapshots that can be read, oldest first."""
-        found = sorted(self.paimon.snapshot_manager().list_snapshots(), key=lambda snapshot: snapshot.id)
-        return [_info(snapshot) for snapshot in found]
+        """The snapshots that can be read, oldest first, with what each did.
+
+        Counts are exact, whoever wrote the snapshot: they come from its own files' row ids and deletion marks, not from the
+        engine's counts, which count the rows once for each BLOB column.
+
+        Example:
+            >>> for info in table.snapshots():  # doctest: +SKIP
+            ...     print(info.id, info.time, info.operation or info.kind, info.rows_added, info.rows_deleted)
+        """
+        paimon = self.paimon
+        found = sorted(paimon.snapshot_manager().list_snapshots(), key=lambda snapshot: snapshot.id)
+        known = {int(snapshot.id): snapshot for snapshot in found}
+        return [_info(snapshot, _change(paimon, snapshot, known.get(int(snapshot.id) - 1))) for snapshot in found]
 
     def find_commit(self, commit_id: str) -> SnapshotInfo | None:
         """The commit that carries an id: how to learn what became of one whose outcome was unknown.
@@ -178,9 +198,10 @@ class Versions(Handle):
         if found is None:
             raise self._no_tag(tag, paimon)
         number = int(found.id)
-        if paimon.snapshot_manager().get_snapshot_by_id(number) is not None:
+        snapshot = paimon.snapshot_manager().get_snapshot_by_id(number)
+        if snapshot is not None and snapshot_identity(snapshot) == snapshot_identity(found):
             return self._pin(paimon, number, branch)
-        # The snapshot's own file has expired; the tag still holds its metadata.
+        # The snapshot's own file has expired (or its number was given out again); the tag still holds its metadata.
         return self._pin(paimon, number, branch, options={"scan.tag-name": tag})
 
     def _pin(
@@ -216,8 +237,11 @@ class Versions(Handle):
     def _no_tag(self, name: str, paimon: Any) -> NotFoundError:
         return NotFoundError(f"{self.name} has no tag {name!r}; tags: {', '.join(_tag_names(paimon)) or 'none'}")
 
+    def _ids(self, paimon: Any) -> list[int]:
+        return sorted(int(snapshot.id) for snapshot in paimon.snapshot_manager().list_snapshots())
+
     def _known(self, paimon: Any) -> str:
-        ids = [int(snapshot.id) for snapshot in paimon.snapshot_manager().list_snapshots()]
+        ids = self._ids(paimon)
         return f"snapshots: {min(ids)} to {max(ids)}" if ids else "it has no snapshots"
 
     def fetcher(self) -> Fetcher:
@@ -225,13 +249,28 @@ class Versions(Handle):
         return self.latest().fetcher()
 
 
-def _info(snapshot: Any) -> SnapshotInfo:
+def _info(snapshot: Any, change: Change | None = None) -> SnapshotInfo:
+    properties = snapshot.properties or {}
+    written = properties.get(BYTES)
     return SnapshotInfo(
         id=int(snapshot.id),
         time=_EPOCH + timedelta(milliseconds=snapshot.time_millis),
         kind=str(snapshot.commit_kind),
-        commit_id=(snapshot.properties or {}).get(COMMIT_ID),
+        commit_id=properties.get(COMMIT_ID),
+        operation=properties.get(OPERATION),
+        rows_added=None if change is None else change.added,
+        rows_deleted=None if change is None else change.deleted,
+        bytes_added=None if written is None else int(written),
     )
+
+
+def _change(paimon: Any, snapshot: Any, before: Any) -> Change:
+    properties = snapshot.properties or {}
+    if properties.get(OPERATION) == _APPEND and ROWS in properties:
+        return Change(int(properties[ROWS]), 0)
+    if RESTORED in properties:  # its files are another snapshot's; `Table.diff` counts what it changed
+        return Change(None, None)
+    return changes_of(paimon, snapshot, before)
 
 
 def _number(snapshot: Any) -> int:

@@ -13,6 +13,8 @@ from lakehouse.write.commit import (
 )
 from lakehouse.write.exclusive import Moved, publish_on, publish_snapshot_on
 from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, Published, forget, remember
+from lakehouse.write.lineage import RESTORED, in_force
+from lakehouse.write.restore import publish_one, publish_restored
 from lakehouse.write.rows import to_batches
 from lakehouse.write.writer import Writer
 
@@ -20,6 +22,7 @@ __all__ = [
     "BYTES",
     "COMMIT_ID",
     "OPERATION",
+    "RESTORED",
     "ROWS",
     "Describer",
     "Moved",
@@ -29,11 +32,14 @@ __all__ = [
     "discard",
     "find_commit",
     "forget",
+    "in_force",
     "latest_id",
     "name_of",
     "new_commit_id",
     "publish",
     "publish_on",
+    "publish_one",
+    "publish_restored",
     "publish_snapshot",
     "publish_snapshot_on",
     "remember",

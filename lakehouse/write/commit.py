@@ -9,6 +9,7 @@ from typing import Any
 from lakehouse.errors import CommitError, CommitUnknownError, ConfigError, NotFoundError, cause_line
 from lakehouse.upstream import LinkingSnapshotCommit
 from lakehouse.write.ledger import AUTO_PREFIX, BYTES, COMMIT_ID, OPERATION, ROWS, Published, lookup
+from lakehouse.write.lineage import in_force
 
 _ID_CHARACTERS = 256
 _ROW_FILES = (".parquet", ".orc", ".avro")  # others hold further columns of the same rows
@@ -136,13 +137,13 @@ def checked_commit_id(commit_id: str) -> str:
 
 
 def find_commit(paimon: Any, commit_id: str) -> Published | None:
-    """The snapshot that carries a commit id, also when it has expired; None where there is none.
+    """The snapshot that carries a commit id, also when it has expired; None where there is none that a rollback left.
 
     Raises:
         NotFoundError, CommitError: the snapshots, or the ids carried forward, can't be read.
     """
     try:
-        for snapshot in paimon.snapshot_manager().list_snapshots():
+        for snapshot in in_force(paimon.snapshot_manager().list_snapshots()):
             if (snapshot.properties or {}).get(COMMIT_ID) == commit_id:
                 return Published.of(snapshot)
     except (RuntimeError, OSError, ValueError) as error:

@@ -5,42 +5,43 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
-from lakehouse.write.commit import COMMIT_ID, name_of
+from lakehouse.write.commit import name_of, new_commit_id
+from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, forget
+from lakehouse.write.lineage import RESTORED
 
-RESTORED = "lakehouse.restored-snapshot"  # of a rollback's snapshot: whose content it has again
 _ATTEMPTS = 100
 _LONGEST_WAIT_S = 1.0
 
 
-def publish_restored(paimon: Any, target: Any, properties: Callable[[Any], dict[str, str]]) -> Any:
+def publish_restored(paimon: Any, target: Any) -> tuple[Any, Any]:
     """Make a new latest snapshot that holds what ``target`` holds.
 
     Nothing is deleted and no number used twice: snapshot ids and row ids go on from the latest snapshot's, so what was saved
-    of any snapshot stays true. When another writer is first, the same is done on top of its snapshot.
+    of any snapshot stays true. When another writer is first, the same is done on top of its snapshot. Ids of commits that
+    are undone are free again.
 
     Args:
-        paimon: pypaimon handle of the branch that it happens on.
+        paimon: pypaimon handle of the table or branch, its schema the latest.
         target: a pypaimon snapshot or tag.
-        properties: what to write into the new snapshot, given the latest one that it follows.
 
     Returns:
-        The new snapshot.
+        The new snapshot, and the one that it followed.
 
     Raises:
         CommitError: nothing was published; trying again is safe.
         CommitUnknownError: the store failed while it was published and can't be asked.
     """
     manager = paimon.snapshot_manager()
-    commit_id = uuid.uuid4().hex
+    properties = {ROWS: "0", BYTES: "0", OPERATION: "rollback", COMMIT_ID: new_commit_id(), RESTORED: str(target.id)}
     for attempt in range(_ATTEMPTS):
         latest = manager.get_latest_snapshot()
-        snapshot, lists = _restored(paimon, latest, target, {COMMIT_ID: commit_id, **properties(latest)})
+        snapshot, lists = _restored(paimon, latest, target, properties)
         if publish_one(paimon, snapshot, latest):
-            return snapshot
+            forget(paimon, after=int(target.id))
+            return snapshot, latest
         for name in lists:
             paimon.file_io.delete_quietly(name)
         time.sleep(min(_LONGEST_WAIT_S, 0.01 * 2 ** min(attempt, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads writers
@@ -48,7 +49,7 @@ def publish_restored(paimon: Any, target: Any, properties: Callable[[Any], dict[
 
 
 def publish_one(paimon: Any, snapshot: Any, latest: Any) -> bool:
-    """Publish ``snapshot`` after ``latest``; False when another writer took its number.
+    """Publish ``snapshot`` after ``latest`` (None: as the first); False when another writer took its number.
 
     Raises:
         CommitError: the store refuses; nothing was published.
@@ -58,7 +59,7 @@ def publish_one(paimon: Any, snapshot: Any, latest: Any) -> bool:
     commit = paimon.catalog_environment.snapshot_commit(manager)
     try:
         with commit:
-            return bool(commit.commit(latest.uuid, snapshot, []))
+            return bool(commit.commit(None if latest is None else latest.uuid, snapshot, []))
     except Exception as error:
         try:
             found = manager.get_snapshot_by_id(snapshot.id)
