@@ -58,7 +58,7 @@ class Version:
 
     @cached_property
     def snapshot(self) -> Any:
-        """pypaimon's snapshot, or the tag that stands for it; None for a table without one.
+        """Pypaimon's snapshot, or the tag that stands for it; None for a table without one.
 
         Raises:
             NotFoundError: it is gone.
@@ -66,7 +66,9 @@ class Version:
         if self.snapshot_id is None:
             return None
         tag = self.paimon.options.options.to_map().get("scan.tag-name")
-        found = self.paimon.tag_manager().get(tag) if tag else self.paimon.snapshot_manager().get_snapshot_by_id(self.snapshot_id)
+        found = (
+            self.paimon.tag_manager().get(tag) if tag else self.paimon.snapshot_manager().get_snapshot_by_id(self.snapshot_id)
+        )
         if found is None or int(found.id) != self.snapshot_id:
             raise NotFoundError(f"{self}: this snapshot can no longer be read; tag snapshots that must stay")
         return found

@@ -38,7 +38,8 @@ ANYTHING = ("__init__", "testing")
 # import, so that importing the module does not load the library.
 LIBRARIES: dict[str, dict[str, str]] = {
     "pypaimon": dict.fromkeys(
-        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write", "history"), "anywhere"
+        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write", "history"),
+        "anywhere",
     ),
     "daft": {"query": "lazily", "table": "lazily", "udfs": "anywhere"},
     "torch": dict.fromkeys(("dataset", "loader", "testing"), "anywhere"),

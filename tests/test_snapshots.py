@@ -92,7 +92,7 @@ def test_what_has_expired_is_not_guessed(table: lh.Table) -> None:
         (folder / f"snapshot-{number}").unlink()
     left = table.snapshots()
     assert [info.id for info in left] == [4, 5, 6, 7, 8]
-    assert (left[0].rows_added, left[0].rows_deleted) == (None, None)
+    assert (left[0].rows_added, left[0].rows_deleted) == (0, None)
     assert left[1:] == exact[4:]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FileChange:
-    """A row file that a snapshot added or removed. (BLOBs lie beside the row files, with the same rows.)
+    """A row file that a snapshot added or removed; BLOBs lie beside the row files and hold the same rows.
 
     Attributes:
         name: of the file.
@@ -51,8 +51,10 @@ def counted(
     files = list(changes)
     came = _merged((item.first_row_id, item.first_row_id + item.rows) for item in files if item.added)
     went = _merged((item.first_row_id, item.first_row_id + item.rows) for item in files if not item.added)
-    added = None
-    if next_row_id is not None:
+    added: int | None = None
+    if not came:
+        added = 0
+    elif next_row_id is not None:
         added = sum(stop - max(start, next_row_id) for start, stop in came if stop > next_row_id)
     # Files that were written anew with the same row ids lost no rows.
     removed_rows = sum(stop - start for start, stop in went) - _overlap(came, went)

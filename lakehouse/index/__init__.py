@@ -312,8 +312,8 @@ class RowIndex:
         saved = header.get("snapshot_uuid", "")
         if saved and saved != version.snapshot_uuid:
             raise ResumeError(
-                f"{file.path}: made from another snapshot {number} of {name}: that one was deleted and its number given out again "
-                "(by a rollback of another engine); make the index anew"
+                f"{file.path}: made from another snapshot {number} of {name}: that one was deleted and its number given out "
+                "again (by a rollback of another engine); make the index anew"
             )
         source = Source(name, version.uuid, number, version.path, version.roots, header["where"], saved)
         return cls._mapped(file, source)

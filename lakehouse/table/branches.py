@@ -54,7 +54,8 @@ class Branches(Versions):
 
         Args:
             name: letters, digits, ``_``, ``-`` and ``.``, at most 128, not digits alone, not ``main``.
-            tag, snapshot: the version; neither: the latest one.
+            tag: the version, by a tag's name.
+            snapshot: the version, by its number; neither of the two: the latest one.
 
         Returns:
             The table on that branch, as `branch` gives it.
@@ -130,8 +131,8 @@ class Branches(Versions):
             )
         if not same_schemas(main, branch):
             raise CommitError(
-                f"{self.name}: can't be fast-forwarded to branch {name!r}: their schemas differ. Make the same changes of columns "
-                "on a new branch of the table, or read the branch's rows and append them"
+                f"{self.name}: can't be fast-forwarded to branch {name!r}: their schemas differ. Make the same changes of "
+                "columns on a new branch of the table, or read the branch's rows and append them"
             )
         last = max(theirs, default=0)
         missing = [at for at in range(number + 1, last + 1) if at not in theirs]

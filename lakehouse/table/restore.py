@@ -30,7 +30,9 @@ class Restore(Versions):
         of commits that are undone (`append(commit_id=...)`) are free again.
 
         Args:
-            tag, snapshot, time: which version: exactly one, as in `at`.
+            tag: the version, by a tag's name.
+            snapshot: the version, by its number.
+            time: the version, as the latest one at or before an aware datetime.
             dry_run: only say what would happen.
 
         Raises:

@@ -44,7 +44,7 @@ def publish_restored(paimon: Any, target: Any) -> tuple[Any, Any]:
             return snapshot, latest
         for name in lists:
             paimon.file_io.delete_quietly(name)
-        time.sleep(min(_LONGEST_WAIT_S, 0.01 * 2 ** min(attempt, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads writers
+        time.sleep(min(_LONGEST_WAIT_S, 0.01 * 2 ** min(attempt, 7)) * random.uniform(0.5, 1))
     raise CommitError(f"{name_of(paimon)}: {_ATTEMPTS} other commits were first; nothing was published, try again")
 
 
@@ -63,7 +63,7 @@ def publish_one(paimon: Any, snapshot: Any, latest: Any) -> bool:
     except Exception as error:
         try:
             found = manager.get_snapshot_by_id(snapshot.id)
-        except Exception as lookup:
+        except Exception as lookup:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
             raise CommitUnknownError(
                 f"{name_of(paimon)}: publishing snapshot {snapshot.id} failed ({cause_line(error)}) and its outcome can't be "
                 f"looked up ({cause_line(lookup)}); look at snapshots() before trying again"
