@@ -21,6 +21,7 @@ from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
 from pypaimon.table.file_store_table import FileStoreTable
 
 from lakehouse.errors import ConfigError
+from lakehouse.served import ServedEnvironment
 
 _REPLACED = (
     (RenamingSnapshotCommit, "commit"),
@@ -61,9 +62,7 @@ class LinkingEnvironment(CatalogEnvironment):
     """A catalog environment of a local warehouse whose snapshots are published by ``link``."""
 
     def snapshot_commit(self, snapshot_manager: Any) -> Any:
-        """The commit that `LinkingSnapshotCommit` describes, unless a server decides."""
-        if self.catalog_loader is not None and self.supports_version_management:
-            return super().snapshot_commit(snapshot_manager)
+        """The commit that `LinkingSnapshotCommit` describes."""
         return LinkingSnapshotCommit(snapshot_manager)
 
 
@@ -81,8 +80,9 @@ def remedied(table: Any) -> Any:
     # By default a filter on a column that has a global index finds only rows that the index knows: later appends are missing.
     table = table.copy_without_time_travel({"global-index.enabled": "false"})
     environment = table.catalog_environment
-    if is_local(str(table.table_path)) and type(environment) is CatalogEnvironment:
-        table.catalog_environment = LinkingEnvironment(
+    kind = ServedEnvironment if is_served(table) else LinkingEnvironment if is_local(str(table.table_path)) else None
+    if kind is not None and type(environment) is CatalogEnvironment:
+        table.catalog_environment = kind(
             identifier=environment.identifier,
             uuid=environment.uuid,
             catalog_loader=environment.catalog_loader,
@@ -90,6 +90,12 @@ def remedied(table: Any) -> Any:
             rest_table_response=environment.rest_table_response,
         )
     return table
+
+
+def is_served(table: Any) -> bool:
+    """Whether a catalog server decides what is committed to the table, wherever its files lie."""
+    environment = table.catalog_environment
+    return environment.catalog_loader is not None and bool(environment.supports_version_management)
 
 
 def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool) -> bool:
