@@ -12,13 +12,15 @@ from typing import Any
 import pyarrow as pa
 
 from lakehouse.config import CatalogConfig, load_config
-from lakehouse.errors import CommitError, ConfigError, NotFoundError, SchemaError, cause_line
+from lakehouse.errors import CommitError, ConfigError, LakehouseError, NotFoundError, SchemaError, cause_line
 from lakehouse.names import checked, split_table_name
-from lakehouse.schema import REFERENCE_OPTION, Schema, as_arrow, paimon_schema
+from lakehouse.schema import REFERENCE_OPTION, TABLE_UUID_OPTION, Schema, as_arrow, paimon_schema
 from lakehouse.table import Table
 from lakehouse.upstream import is_local, local_path, remedied
 
 _SYSTEM_DATABASE = "sys"
+_TABLE_DEFAULT = "table-default."
+_DRIVERS = ("sqlite3", "psycopg2", "psycopg", "pymysql", "mysql")
 
 
 def connect(
@@ -57,21 +59,45 @@ class Catalog:
     def paimon(self) -> Any:
         """The pypaimon catalog underneath, opened on first use and once per process."""
         if self._opened is None or self._opened[0] != os.getpid():
-            from pypaimon import CatalogFactory
-
-            warehouse = self._config.warehouse
-            if is_local(warehouse) and local_path(warehouse).is_file():
-                raise ConfigError(f"{self!r}: the warehouse {warehouse} is a file, not a folder")
-            try:
-                self._opened = (os.getpid(), CatalogFactory.create(dict(self._config.options)))
-            except Exception as error:  # each metastore has errors of its own
-                raise ConfigError(f"{self!r} can't be opened: {cause_line(error)}") from error
+            self._opened = (os.getpid(), self._open())
         return self._opened[1]
+
+    def _open(self) -> Any:
+        from pypaimon import CatalogFactory
+
+        from lakehouse.served import explained, open_served
+
+        options = self._config.options
+        if self._is_served:
+            open_it = open_served
+        else:
+            open_it = CatalogFactory.create
+            if is_local(self._config.warehouse) and local_path(self._config.warehouse).is_file():
+                raise ConfigError(f"{self!r}: the warehouse {self._config.warehouse} is a file, not a folder")
+        try:
+            return open_it(dict(options))
+        except ConfigError:
+            raise
+        except Exception as error:  # each metastore has errors of its own
+            known = explained(error, f"{self._place} can't be opened")
+            if isinstance(known, ConfigError):
+                raise known from error
+            cause = options.masked(error)
+            raise ConfigError(f"{self!r} can't be opened: {cause_line(cause)}") from cause
+
+    @property
+    def _place(self) -> str:
+        return f"catalog {self._config.name!r} at {self._config.options['uri']}"
+
+    @property
+    def _is_served(self) -> bool:
+        return self._config.options.get("metastore") == "rest"
 
     def databases(self) -> list[str]:
         """Names of the databases, sorted."""
         try:
-            return sorted(self.paimon.list_databases())
+            with self._asking():
+                return sorted(self.paimon.list_databases())
         except FileNotFoundError:  # a folder that nothing was written to yet
             return []
 
@@ -104,7 +130,8 @@ class Catalog:
         if database is not None and checked(database, "database") not in self.databases():
             raise NotFoundError(f"no database {database!r}; databases: {', '.join(self.databases()) or 'none'}")
         chosen = self.databases() if database is None else [database]
-        return sorted(f"{base}.{table}" for base in chosen for table in self.paimon.list_tables(base))
+        with self._asking():
+            return sorted(f"{base}.{table}" for base in chosen for table in self.paimon.list_tables(base))
 
     def create_table(
         self,
@@ -122,7 +149,8 @@ class Catalog:
             schema: columns. ``large_binary`` columns are BLOBs. A type that Paimon lacks is stored in a wider one that
                 holds all its values (``uint8`` in ``int16``); `Table.schema` shows it.
             partition_by: columns whose values name the folders that queries prune by.
-            options: Paimon table options, on top of what BLOB tables need.
+            options: Paimon table options, on top of what BLOB tables need. The catalog's ``table-default.*`` options hold
+                where these say nothing.
             exist_ok: return the table when it exists with these columns and partitions.
 
         Raises:
@@ -140,15 +168,17 @@ class Catalog:
 
         database, table = split_table_name(name)
         full = f"{database}.{table}"
-        wanted = paimon_schema(as_arrow(schema), partition_by, options, uuid.uuid4().hex)
+        wanted = paimon_schema(as_arrow(schema), partition_by, {**self._table_defaults(), **(options or {})}, uuid.uuid4().hex)
         self.create_database(database)
         try:
             with self._writing(f"table {full} can't be made"):
                 self.paimon.create_table(full, wanted, False)
+        except ConfigError:
+            raise
         except (TableAlreadyExistException, CommitError) as error:
             if not self._exists(full):  # an error may also mean that another process has just made it
                 raise
-            if not exist_ok:
+            if not exist_ok and not self._is_own(full, wanted):
                 raise ConfigError(f"table {full} exists; pass exist_ok=True to use it, or drop_table first") from error
             self._check_same(full, wanted)
         except (ValueError, NotImplementedError) as error:
@@ -161,6 +191,19 @@ class Catalog:
         except NotFoundError:
             return False
         return True
+
+    def _table_defaults(self) -> dict[str, str]:
+        """The ``table-default.*`` options, which pypaimon doesn't apply; a server may give some too."""
+        context = getattr(self.paimon, "context", None)
+        options = self._config.options if context is None else context.options.to_map()
+        return {
+            key.removeprefix(_TABLE_DEFAULT): str(value) for key, value in options.items() if key.startswith(_TABLE_DEFAULT)
+        }
+
+    def _is_own(self, full: str, wanted: Any) -> bool:
+        """Whether the table is the one that a call of ours made, whose answer was lost."""
+        held = self.paimon.get_table(full).table_schema.options
+        return bool(held.get(TABLE_UUID_OPTION) == wanted.options[TABLE_UUID_OPTION])
 
     def _check_same(self, full: str, wanted: Any) -> None:
         held = self.paimon.get_table(full)
@@ -201,10 +244,12 @@ class Catalog:
 
         paimon = self.paimon
         try:
-            held = paimon.get_table(full if branch is None else f"{full}$branch_{branch}")
+            with self._asking():
+                held = paimon.get_table(full if branch is None else f"{full}$branch_{branch}")
         except (TableNotExistException, DatabaseNotExistException) as error:
-            known = self.tables()
-            raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}") from error
+            raise self._no_table(full) from error
+        except LakehouseError:
+            raise
         except (OSError, RuntimeError, ValueError) as error:
             raise NotFoundError(f"table {full!r} in {self!r} can't be read: {cause_line(error)}") from error
         return remedied(held)
@@ -218,18 +263,49 @@ class Catalog:
         """
         database, table = split_table_name(name)
         full = f"{database}.{table}"
-        if full not in self.tables():
+        if full not in self._neighbours(full):
             if missing_ok:
                 return
-            raise NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(self.tables()[:20]) or 'none'}")
+            raise self._no_table(full)
         with self._writing(f"table {full} can't be dropped"):
             self.paimon.drop_table(full)
+
+    def _neighbours(self, full: str) -> list[str]:
+        """All tables of a table's database; none where that is missing."""
+        database = full.partition(".")[0]
+        return self.tables(database) if database in self.databases() else []
+
+    def _no_table(self, full: str) -> NotFoundError:
+        known = self._neighbours(full) or self.tables()
+        return NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}")
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """What a server's refusal or silence means, and a database driver's errors without what is secret."""
+        try:
+            yield
+        except LakehouseError:
+            raise
+        except Exception as error:
+            if self._is_served:
+                from lakehouse.served import explained
+
+                known = explained(error, self._place)
+                if known is not None:
+                    raise known from error
+            elif self._config.options.get("metastore") == "jdbc" and type(error).__module__.split(".")[0] in _DRIVERS:
+                cause = self._config.options.masked(error)
+                raise LakehouseError(f"{self!r}: the database refuses or fails: {cause_line(cause)}") from cause
+            raise
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
         try:
-            yield
-        except (OSError, RuntimeError) as error:
+            with self._asking():
+                yield
+        except (ConfigError, NotFoundError):
+            raise
+        except (LakehouseError, OSError, RuntimeError) as error:
             raise CommitError(f"{what} in {self!r}: {cause_line(error)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:

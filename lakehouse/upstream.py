@@ -21,7 +21,7 @@ from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
 from pypaimon.table.file_store_table import FileStoreTable
 
 from lakehouse.errors import ConfigError
-from lakehouse.served import ServedEnvironment
+from lakehouse.served import ServedEnvironment, ServedTags
 
 _REPLACED = (
     (RenamingSnapshotCommit, "commit"),
@@ -104,6 +104,9 @@ def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool) -> bool:
     Upstream asks whether the tag exists and then writes over it in place: of two processes both succeed, and a crash
     leaves a file that no one can list tags by.
     """
+    tags = served_tags(table)
+    if tags is not None:
+        return tags.write(name, int(snapshot.id), replace=replace)
     manager = table.tag_manager()
     path = str(manager.tag_path(name))
     if is_local(path):
@@ -115,6 +118,11 @@ def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool) -> bool:
     else:
         table.create_tag(name, snapshot.id)
     return True
+
+
+def served_tags(table: Any) -> ServedTags | None:
+    """The tags of a table whose server keeps them; None where they are files of the table's folder."""
+    return ServedTags(table) if is_served(table) else None
 
 
 def publish_file(target: Path, text: str, *, replace: bool = False) -> bool:

@@ -10,12 +10,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests.drawing import draw_road, encoded, jpeg_bytes, oriented, with_segment
+
+if TYPE_CHECKING:
+    from tests.rest import RestServer
 
 # Before anything imports Daft, and for the processes that tests start. Daft reports its use otherwise.
 for _name, _value in {
@@ -59,6 +62,15 @@ ROAD = ("solidWhiteCurve", "solidWhiteRight", "solidYellowCurve", "solidYellowCu
 def warehouse(tmp_path: Path) -> Path:
     """The folder of an embedded catalog; it does not exist yet."""
     return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def rest(tmp_path: Path) -> Iterator[RestServer]:
+    """A catalog server on loopback that takes the bearer token ``token-of-the-test``."""
+    from tests.rest import RestServer
+
+    with RestServer.run(tmp_path / "served", bearer={"token-of-the-test"}) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

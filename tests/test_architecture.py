@@ -18,10 +18,11 @@ ROOT = Path(__file__).parent.parent
 
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
-catalog    -> config, names, schema, table, upstream
+catalog    -> config, names, schema, served, table, upstream
 table      -> names, schema, query, fetch, scan, index, upstream, write, history
 history    -> schema, scan, fetch, references, upstream
-write      -> schema, fetch, upstream
+write      -> schema, fetch, served, upstream
+upstream   -> served
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile
 index      -> fetch, references
@@ -31,14 +32,17 @@ cache      -> fetch
 loader     -> dataset, shard
 mixture    -> index, order, fetch
 """
-LEAVES = ("errors", "config", "names", "schema", "upstream", "blobfile", "order", "shard", "fetch", "decode")
+LEAVES = ("errors", "config", "names", "schema", "served", "blobfile", "order", "shard", "fetch", "decode")
 ANYTHING = ("__init__", "testing")
 
 # A library that is named here is imported nowhere else. "lazily": inside functions, or in a submodule that only functions
 # import, so that importing the module does not load the library.
 LIBRARIES: dict[str, dict[str, str]] = {
     "pypaimon": dict.fromkeys(
-        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write", "history"),
+        (
+            *("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "served", "upstream", "write"),
+            "history",
+        ),
         "anywhere",
     ),
     "daft": {"query": "lazily", "table": "lazily", "udfs": "anywhere"},

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehouse.config.options import BLOB_ROOTS, METASTORES, SCHEMES, nearest, refuse
-from lakehouse.config.settings import Setting, choose, collect, read_document
+from lakehouse.config.settings import PASSWORD, Setting, choose, collect, read_document
 from lakehouse.errors import ConfigError
 
 MASK = "***"
+_LEAST_SECRET = 4  # characters: to mask shorter ones would garble texts
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,28 @@ class CatalogOptions(Mapping[str, str]):
     def blob_roots(self) -> tuple[str, ...]:
         """See `CatalogConfig.blob_roots`; no option of pypaimon, so no key of this mapping."""
         return self._roots
+
+    def masked(self, error: BaseException) -> BaseException:
+        """The error itself, or, where it or a cause of it shows a secret of these options, a plain one without.
+
+        A driver's error may repeat the whole URL that it was given.
+        """
+        secrets = self._secrets()
+        link: BaseException | None = error
+        while link is not None and not any(secret in f"{link!s}{link!r}" for secret in secrets):
+            link = link.__cause__ or link.__context__
+        if link is None:
+            return error
+        text = f"{type(error).__name__}: {error}"
+        for secret in secrets:
+            text = text.replace(secret, MASK)
+        return RuntimeError(text)
+
+    def _secrets(self) -> list[str]:
+        """Hidden values, and the passwords inside those that are URLs; the longest first."""
+        hidden = [self._values[key] for key in self._hidden if key in self._values]
+        parts = [part for value in hidden for match in PASSWORD.finditer(value) for part in match.groups() if part]
+        return sorted((text for text in {*hidden, *parts} if len(text) >= _LEAST_SECRET), key=len, reverse=True)
 
     def __getitem__(self, key: str) -> str:
         return self._values[key]
@@ -137,6 +160,11 @@ def assemble(recipe: Recipe) -> CatalogOptions:
                 f"Catalog {recipe.name!r} has no {needed}, which metastore {metastore} needs. "
                 'For an embedded catalog: connect(warehouse="/data/lake").'
             )
+    if metastore == "rest" and "@" in values["uri"].partition("?")[0]:
+        raise ConfigError(
+            f"uri in {by_key['uri'].where} holds a user name or password, which logs and errors would show: "
+            "use token.provider with token or dlf.*, or a header.* option."
+        )
     if metastore != "rest":  # where it is a name
         values["warehouse"] = by_key["warehouse"].location(values["warehouse"], SCHEMES)
     kept = tuple(setting.without_secret() for setting in recipe.settings)

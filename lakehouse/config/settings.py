@@ -14,7 +14,9 @@ from lakehouse.config.options import BLOB_ROOTS, KNOWN, SCHEMES, TOP_LEVEL, chec
 from lakehouse.errors import ConfigError, cause_line
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?")
-_PASSWORD = re.compile(r"//[^\s?#]*:[^\s?#]+@|[?&;](?:password|passwd|pwd|secret|token|sig|x-amz-[a-z]+)=[^&;]", re.IGNORECASE)
+PASSWORD = re.compile(
+    r"//[^\s?#]*?:([^\s?#]+)@|[?&;](?:password|passwd|pwd|secret|token|sig|x-amz-[a-z]+)=([^&;]+)", re.IGNORECASE
+)
 _QUOTED = re.compile(r"'([^']*)'|\"[^\"]*\"")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?([^/]*)")
 
@@ -40,7 +42,7 @@ class Setting:
         """A copy fit for a plain pickle: a secret stays only where it is nothing but ``${VAR}``."""
         text = self.text or ""
         literal = _VARIABLE.sub("", text)
-        if not is_secret(self.key) and not _PASSWORD.search(literal):
+        if not is_secret(self.key) and not PASSWORD.search(literal):
             return self
         return self if text.startswith("${") and not literal.strip() else replace(self, text=None)
 
@@ -67,7 +69,7 @@ class Setting:
             return os.environ[match[1]]
 
         text = _VARIABLE.sub(value_of, self.text or "")
-        return text, secret or _PASSWORD.search(text) is not None
+        return text, secret or PASSWORD.search(text) is not None
 
     def location(self, text: str, schemes: tuple[str, ...] | None = None) -> str:
         """This setting's place: a local one as an absolute plain path, another as a checked URL.

@@ -18,7 +18,7 @@ from lakehouse.names import checked
 from lakehouse.scan import Version, snapshot_identity
 from lakehouse.table.handle import Handle, table_uuid
 from lakehouse.table.snapshot import Snapshot
-from lakehouse.upstream import write_tag
+from lakehouse.upstream import served_tags, write_tag
 from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -138,6 +138,13 @@ class Versions(Handle):
         paimon = self.paimon
         if name not in _tag_names(paimon):
             raise self._no_tag(name, paimon)
+        served = served_tags(paimon)
+        if served is not None:
+            try:
+                served.remove(name)
+            except OSError as error:
+                raise CommitError(f"{self.name}: tag {name!r} can't be removed ({cause_line(error)})") from error
+            return
         manager = paimon.tag_manager()
         manager.file_io.delete_quietly(manager.tag_path(name))
         if name in _tag_names(paimon):
@@ -223,7 +230,8 @@ class Versions(Handle):
 
     def _tagged(self, paimon: Any, name: str) -> Any:
         try:
-            return paimon.tag_manager().get(name)
+            served = served_tags(paimon)
+            return paimon.tag_manager().get(name) if served is None else served.snapshot(name)
         except IsADirectoryError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -285,6 +293,9 @@ def _number(snapshot: Any) -> int:
 
 def _tag_names(paimon: Any) -> list[str]:
     """Names of all tags, sorted. Upstream's own list fails for good once a file of another name is in the folder."""
+    served = served_tags(paimon)
+    if served is not None:
+        return served.names()
     manager = paimon.tag_manager()
     try:
         found = manager.file_io.list_status(manager.tag_directory())

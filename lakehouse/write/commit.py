@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lakehouse.errors import CommitError, CommitUnknownError, ConfigError, NotFoundError, cause_line
+from lakehouse.served import ServedSnapshotCommit
 from lakehouse.upstream import LinkingSnapshotCommit
 from lakehouse.write.ledger import AUTO_PREFIX, BYTES, COMMIT_ID, OPERATION, ROWS, Published, lookup
 from lakehouse.write.lineage import in_force
@@ -88,7 +89,7 @@ def publish_snapshot(
     commit = paimon.new_batch_write_builder().new_commit()
     commit.add_commit_callback(remember)
     engine = commit.file_store_commit
-    if isinstance(engine.snapshot_commit, LinkingSnapshotCommit):
+    if isinstance(engine.snapshot_commit, LinkingSnapshotCommit | ServedSnapshotCommit):
         engine.snapshot_commit.on_error = lambda: setattr(engine, "commit_max_retries", 0)
     if prepare is not None:
         prepare(engine)
@@ -96,12 +97,18 @@ def publish_snapshot(
         commit.commit(messages, snapshot_properties=stored)
     except BaseException as error:
         found = _find(paimon, commit_id, before, error)
-        if found is None and not keep:
+        in_doubt = found is None and _in_doubt(paimon, engine.snapshot_commit)
+        if found is None and not keep and not in_doubt:
             discard(paimon, messages)
         if not isinstance(error, Exception):  # Ctrl-C: either all of it happened, or nothing
             raise
+        why = cause_line(error.__cause__ or error)
+        if in_doubt:
+            raise CommitUnknownError(
+                f"{name_of(paimon)}: the server left the commit without an answer ({why}) and may still publish it; "
+                f"look for {COMMIT_ID}={commit_id} in snapshots() before trying again"
+            ) from error
         if found is None:
-            why = cause_line(error.__cause__ or error)
             raise CommitError(f"{name_of(paimon)}: the commit did not happen ({why}); try again") from error
         return found
     finally:
@@ -185,6 +192,11 @@ def _find(paimon: Any, commit_id: str, before: int | None, error: BaseException)
             f"({cause_line(unanswered)}); look for {COMMIT_ID}={commit_id} in snapshots() before trying again"
         ) from error
     return None
+
+
+def _in_doubt(paimon: Any, snapshot_commit: Any) -> bool:
+    """Whether a server may still publish what it gave no answer to, so that its files have to stay."""
+    return isinstance(snapshot_commit, ServedSnapshotCommit) and snapshot_commit.may_still_publish(latest_id(paimon))
 
 
 def name_of(paimon: Any) -> str:

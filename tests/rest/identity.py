@@ -16,7 +16,9 @@ from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qsl, quote, unquote_plus
 
 _SKEW = timedelta(minutes=15)
-_V4 = re.compile(r"(\S+) Credential=([^/]+)/(\d{8})/([^/]+)/DlfNext/aliyun_v4_request,(?:SignedHeaders=([^,]*),)?Signature=(\w+)")
+_V4 = re.compile(
+    r"(\S+) Credential=([^/]+)/(\d{8})/([^/]+)/DlfNext/aliyun_v4_request,(?:SignedHeaders=([^,]*),)?Signature=(\w+)"
+)
 _ROA = re.compile(r"acs ([^:]+):(\S+)")
 
 
@@ -121,7 +123,9 @@ def _roa(request: Request, secret: str) -> str:
     _check_clock(datetime.strptime(headers["date"], "%a, %d %b %Y %H:%M:%S GMT"))
     if request.body and headers.get("content-md5") != _md5(request.body):
         return ""
-    first = [headers.get(name, "") if request.body or name == "accept" else "" for name in ("accept", "content-md5", "content-type")]
+    first = [
+        headers.get(name, "") if request.body or name == "accept" else "" for name in ("accept", "content-md5", "content-type")
+    ]
     acs = "".join(f"{name}:{headers[name].strip()}\n" for name in sorted(headers) if name.startswith("x-acs-"))
     resource = unquote_plus(request.path)
     if request.parameters:

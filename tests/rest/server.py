@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ class Fault:
         status: answer this instead of asking the lake.
         message: its text.
         lost: do what is asked, then close the connection without an answer.
+        late: answer ``status`` now; what is asked is done by `RestServer.catch_up`.
         stall_s: wait so long before the answer.
+        then: called once, after the request was dealt with.
     """
 
     on: str
@@ -36,7 +40,9 @@ class Fault:
     times: int = 1
     message: str = "it went wrong"
     lost: bool = False
+    late: bool = False
     stall_s: float = 0.0
+    then: Callable[[], Any] | None = None
 
 
 @dataclass
@@ -59,6 +65,7 @@ class RestServer:
     table_token: Callable[[], tuple[dict[str, str], int]] | None = None
     faults: list[Fault] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    late: list[Callable[[], Any]] = field(default_factory=list)
     keys_seen: list[str] = field(default_factory=list)
     uri: str = ""
 
@@ -85,7 +92,7 @@ class RestServer:
 
     def options(self, **more: str) -> dict[str, str]:
         """What `connect` takes for a bearer token of this server."""
-        token = next(iter(self.identity.bearer))
+        token = next(iter(self.identity.bearer), "none")
         return {"metastore": "rest", "uri": self.uri, "warehouse": "lake", "token.provider": "bear", "token": token, **more}
 
     def count(self, what: str) -> int:
@@ -99,6 +106,12 @@ class RestServer:
                 fault.times -= 1
                 return fault
         return None
+
+    def catch_up(self) -> list[tuple[int, Any]]:
+        """Do what was answered with an error before; what would have been answered."""
+        done = [late() for late in self.late]
+        self.late.clear()
+        return done
 
     def answer(self, request: Request, parts: list[str]) -> tuple[int, Any]:
         """Status and body of a request that may be made."""
@@ -177,17 +190,26 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.owner
         owner.seen.append(what)
         authorization = headers.get("authorization", "")
-        owner.keys_seen.append(authorization.removeprefix("Bearer ").partition("Credential=")[2].partition("/")[0] or authorization)
+        owner.keys_seen.append(_who(authorization))
         fault = owner.take_fault(what)
         if fault is not None and fault.stall_s:
             time.sleep(fault.stall_s)
+        then = None if fault is None else fault.then
+        if fault is not None:
+            fault.then = None
         refusal = owner.identity.refuse(request)
         if refusal is not None:
             self._send(401, {"message": f"{refusal}: {authorization}", "code": 401})  # an echo, as careless servers give
         elif fault is not None and fault.status is not None:
+            if fault.late:
+                owner.late.append(partial(owner.answer, request, parts))
+            if then is not None:
+                then()
             self._send(fault.status, {"message": f"{fault.message} {authorization}", "code": fault.status})
         else:
             status, said = owner.answer(request, parts)
+            if then is not None:
+                then()
             if fault is not None and fault.lost:
                 self.close_connection = True
                 self.connection.close()
@@ -198,14 +220,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: Any) -> None:
         data = b"" if body is None else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(ConnectionError):  # a client that would not wait
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server gave it
         """Silent."""
+
+
+def _who(authorization: str) -> str:
+    """The bearer token, or the access key id, of an Authorization header."""
+    scheme, _, rest = authorization.partition(" ")
+    return rest if scheme == "Bearer" else rest.removeprefix("Credential=").replace(":", "/").partition("/")[0]
 
 
 def _page(name: str, items: list[str], request: Request, size: int = 3) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""pypaimon's REST catalog with bounded waits and one session per process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pypaimon.api.api_response import ConfigResponse
+from pypaimon.api.client import HttpClient
+from pypaimon.api.resource_paths import ResourcePaths
+from pypaimon.api.rest_api import RESTApi
+from pypaimon.api.rest_util import RESTUtil
+from pypaimon.catalog.catalog_context import CatalogContext
+from pypaimon.catalog.rest.rest_catalog import RESTCatalog
+from pypaimon.catalog.rest.rest_catalog_loader import RESTCatalogLoader
+from pypaimon.catalog.rest.rest_token_file_io import RESTTokenFileIO
+from pypaimon.common.options import Options
+from pypaimon.filesystem.caching_file_io import CachingFileIO
+
+from lakehouse.errors import ConfigError
+from lakehouse.served.client import bound
+
+_REPLACED = ((HttpClient, "_execute_request"), (RESTCatalog, "file_io_for_data"), (RESTCatalog, "catalog_loader"))
+
+
+def open_served(options: Mapping[str, str]) -> ServedCatalog:
+    """Connect to a catalog server.
+
+    Args:
+        options: as `CatalogConfig.options` gives them.
+
+    Raises:
+        ConfigError: the installed pypaimon no longer has what is replaced here.
+        RESTException: the server can't be reached, or refuses; `explained` makes an error of ours of it.
+        ValueError: options that pypaimon can make no client of.
+    """
+    for owner, method in _REPLACED:
+        if not callable(getattr(owner, method, None)):
+            raise ConfigError(
+                f"the installed pypaimon has no {owner.__name__}.{method}, which a remedy replaces; install pypaimon >=2.1,<2.2"
+            )
+    return ServedCatalog(CatalogContext.create_from_options(Options(dict(options))))
+
+
+class ServedCatalog(RESTCatalog):
+    """pypaimon's REST catalog over a `BoundedClient`; the one of its process for all that is loaded from it."""
+
+    def __init__(self, context: CatalogContext, config_required: bool = True) -> None:
+        if config_required:
+            context = context.with_options(_configured(context.options))
+        super().__init__(context, config_required=False)
+        bound(self.rest_api)
+
+    def catalog_loader(self) -> RESTCatalogLoader:
+        """One that gives this catalog, as long as it is in the process that made it."""
+        return ServedLoader(self.context, self)
+
+    def file_io_for_data(self, table_path: str, identifier: Any) -> Any:
+        """As upstream; tokens are fetched through this catalog's client."""
+        if not self.data_token_enabled or self.fuse_enabled:
+            return super().file_io_for_data(table_path, identifier)
+        file_io = RESTTokenFileIO(identifier, table_path, self.context.options)
+        file_io.api_instance = self.rest_api
+        return CachingFileIO.wrap_with_caching_if_needed(file_io, self.context.options, self._cache_manager)
+
+
+class ServedLoader(RESTCatalogLoader):
+    """Gives the catalog it came from; in another process a new one. No socket crosses a fork."""
+
+    def __init__(self, context: CatalogContext, catalog: ServedCatalog | None = None) -> None:
+        super().__init__(context)
+        self._made = None if catalog is None else (os.getpid(), catalog)
+
+    def load(self) -> ServedCatalog:
+        """The catalog of this process."""
+        if self._made is None or self._made[0] != os.getpid():
+            self._made = (os.getpid(), ServedCatalog(self._context, config_required=False))
+        return self._made[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+
+def _configured(options: Options) -> Options:
+    """The options with what the server adds and overrides."""
+    warehouse = options.get("warehouse") if isinstance(options, dict) else options.to_map()["warehouse"]
+    api = RESTApi(options, False)
+    bound(api)
+    query = {"warehouse": RESTUtil.encode_string(warehouse)}
+    answer = api.client.get_with_params(ResourcePaths.config(), query, ConfigResponse, api.rest_auth_function)
+    return answer.merge(options)

@@ -1,0 +1,48 @@
+"""Faults of pypaimon 2.1 behind a catalog server, each shown as it is; one that heals turns its test red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pypaimon import CatalogFactory
+from pypaimon.schema.schema import Schema
+
+from tests.rest import Fault, RestServer
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def test_each_look_at_the_head_makes_a_client_that_may_wait_for_minutes(rest: RestServer) -> None:
+    catalog = CatalogFactory.create(rest.options())
+    loader = catalog.catalog_loader()
+    assert loader.load() is not loader.load()
+    assert catalog.rest_api.client._timeout == (180, 180)
+
+
+def test_a_refused_commit_is_tried_again(rest: RestServer) -> None:
+    catalog = CatalogFactory.create(rest.options())
+    catalog.create_database("drives", True)
+    options = {"commit.max-retries": "3", "commit.min-retry-wait": "1 ms", "commit.max-retry-wait": "2 ms"}
+    catalog.create_table("drives.t", Schema.from_pyarrow_schema(SCHEMA, options=options), False)
+    builder = catalog.get_table("drives.t").new_batch_write_builder()
+    write, commit = builder.new_write(), builder.new_commit()
+    write.write_arrow(pa.table({"id": [1]}))
+    rest.faults.append(Fault("POST commit", status=403, times=99))
+    with pytest.raises(RuntimeError, match="there maybe exist commit conflicts"):
+        commit.commit(write.prepare_commit())
+    assert rest.count("POST commit") == 4
+
+
+def test_an_error_repeats_the_token_that_a_server_echoes(rest: RestServer) -> None:
+    rest.identity.bearer.clear()
+    with pytest.raises(Exception, match="token-of-the-test"):
+        CatalogFactory.create(rest.options(token="token-of-the-test"))
+
+
+def test_defaults_of_tables_are_ignored(tmp_path: Path) -> None:
+    catalog = CatalogFactory.create({"warehouse": str(tmp_path), "table-default.read.batch-size": "64"})
+    catalog.create_database("drives", True)
+    catalog.create_table("drives.t", Schema.from_pyarrow_schema(SCHEMA), False)
+    assert "read.batch-size" not in catalog.get_table("drives.t").table_schema.options
