@@ -91,6 +91,34 @@ def read_blob_index(read: ReadRange, file_bytes: int, rows: int, name: str) -> B
     return BlobIndex(offsets, lengths)
 
 
+def encode_lengths(records: npt.NDArray[np.int64]) -> bytes:
+    """Numbers as zig-zag delta varints: the inverse of `decode_lengths`."""
+    if not len(records):
+        return b""
+    deltas = np.diff(records, prepend=np.int64(0))
+    coded = ((deltas << 1) ^ (deltas >> 63)).view(np.uint64)
+    widths = np.ones(len(coded), np.int64)  # [n] bytes of each number
+    for group in range(1, _MAX_VARINT_BYTES):
+        widths += coded >> np.uint64(7 * group) != 0
+    starts = np.cumsum(widths) - widths
+    packed = np.empty(int(widths.sum()), np.uint8)
+    for group in range(int(widths.max())):
+        has = widths > group
+        low = (coded[has] >> np.uint64(7 * group)).astype(np.uint8) & np.uint8(0x7F)
+        packed[starts[has] + group] = low | np.where(widths[has] > group + 1, np.uint8(0x80), np.uint8(0))
+    return packed.tobytes()
+
+
+def blob_index(records: npt.NDArray[np.int64]) -> bytes:
+    """What stands after the records of a ``.blob`` file.
+
+    Args:
+        records: int64[rows], bytes of each record with its overhead; `NULL` and `OLDER` where there is none.
+    """
+    packed = encode_lengths(records)
+    return packed + _FOOTER.pack(len(packed), _VERSION)
+
+
 def decode_lengths(packed: bytes, name: str = "index") -> npt.NDArray[np.int64]:
     """Zig-zag delta varints to the numbers they stand for, int64[n].
 
