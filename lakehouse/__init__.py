@@ -28,6 +28,7 @@ from lakehouse.errors import (
 if TYPE_CHECKING:
     from lakehouse.cache import Cache
     from lakehouse.catalog import Catalog, connect
+    from lakehouse.compaction import CompactReport
     from lakehouse.dataset import Dataset, MapDataset
     from lakehouse.decode import Decoder, Image, Raw
     from lakehouse.fetch import BlobRef, BlobRefs, Fetcher, fetch_blob
@@ -50,6 +51,7 @@ _HOME = {
     "Snapshot": "table",
     "SnapshotInfo": "table",
     "Commit": "table",
+    "CompactReport": "compaction",
     "Schema": "schema",
     "Blob": "schema",
     "Query": "query",
@@ -80,6 +82,7 @@ __all__ = [
     "Commit",
     "CommitError",
     "CommitUnknownError",
+    "CompactReport",
     "ConfigError",
     "Dataset",
     "DecodeError",

@@ -40,12 +40,14 @@ class Work:
     """What there is to do at one version.
 
     Attributes:
+        snapshot: the version's, as it was when this was worked out: a rollback lets another one have its number.
         sources: groups of the chosen partitions, in ascending row id.
         bins: what becomes one group each, counting ``sources`` by position.
         emptied: positions of groups without a live row.
         left: groups that only new row ids would merge.
     """
 
+    snapshot: Any
     sources: Sequence[Source]
     bins: Sequence[Bin]
     emptied: Sequence[int]
@@ -89,9 +91,8 @@ def compact(
     if dry_run:
         return _would(report, version, work)
     total, meter = sum(one.bytes for one in work.bins), _Meter(progress)
-    attempts = 0
+    attempts = 1
     while work.bins or work.emptied:
-        attempts += 1
         if attempts > _MAX_ATTEMPTS:
             raise CommitError(
                 f"{version.name}: its rows changed each of {_MAX_ATTEMPTS} times while they were merged; what was merged in "
@@ -101,6 +102,7 @@ def compact(
         report, moved = _run(version, handle, work, target_bytes, report, meter)
         if not moved:
             break
+        attempts += 1
         version = pin()
         work = plan_work(version, where, target_bytes, keep_ids=keep_ids)
     meter.finish()
@@ -109,7 +111,7 @@ def compact(
     return replace(
         report,
         snapshots=(*report.snapshots, *([merged] if merged is not None else [])),
-        attempts=max(attempts, 1),
+        attempts=attempts,
         left=work.left,
         files_after=sum(len(source.files) for source in chosen_sources(latest, where)),
         manifests_after=manifests_of(latest),
@@ -118,8 +120,11 @@ def compact(
 
 def plan_work(version: Version, where: Any, target_bytes: int, *, keep_ids: bool) -> Work:
     """What there is to do at a version. Reads metadata and deletion vectors only."""
-    check_indexes(version, snapshot_of(version))
+    snapshot = snapshot_of(version)
+    check_indexes(version, snapshot)
     found = chosen_sources(version, where)
+    if not same_snapshot(snapshot, snapshot_of(version)):
+        raise Moved(f"{version}: it was rolled back while its files were listed; nothing was done, try again")
     by_partition: dict[tuple[Any, ...], list[int]] = {}
     for i, source in enumerate(found):
         by_partition.setdefault((source.group.partition, source.group.split.bucket), []).append(i)
@@ -131,7 +136,7 @@ def plan_work(version: Version, where: Any, target_bytes: int, *, keep_ids: bool
         bins += [replace(one, items=tuple(members[i] for i in one.items)) for one in merged.bins]
         emptied += [members[i] for i in merged.emptied]
         left += merged.left
-    return Work(found, bins, emptied, left)
+    return Work(snapshot, found, bins, emptied, left)
 
 
 def chosen_sources(version: Version, where: Any) -> list[Source]:
@@ -199,14 +204,14 @@ def _run(
     version: Version, handle: Callable[[], Any], work: Work, target_bytes: int, report: CompactReport, meter: _Meter
 ) -> tuple[CompactReport, bool]:
     """Rewrite and publish part after part. True beside the report when rows of a part changed meanwhile."""
-    listed = entries(version.paimon, snapshot_of(version))
+    listed = entries(version.paimon, work.snapshot)
     for bins, emptied in _parts(work, target_bytes):
         written = rewrite(version, work.sources, bins, listed, target_bytes, meter.add)
         touched = [work.sources[i] for i in sorted({i for one in bins for i in one.items} | set(emptied))]
         removed = [listed[name] for source in touched for name in sorted(source.files - written.reused)]
         try:
             change = Change("compact", removed=removed, groups=written.groups)
-            made = publish_where_same(version, handle(), touched, change)
+            made = publish_where_same(version, work.snapshot, handle(), touched, change)
         except BaseException as error:
             _discard(version, written, error)
             if isinstance(error, Moved):
@@ -251,17 +256,23 @@ def _parts(work: Work, target_bytes: int) -> Iterable[tuple[list[Bin], list[int]
         yield bins, emptied
 
 
-def publish_where_same(version: Version, paimon: Any, touched: Sequence[Source], change: Change) -> Any:
+def publish_where_same(version: Version, seen: Any, paimon: Any, touched: Sequence[Source], change: Change) -> Any:
     """Publish on the latest snapshot, if it has the touched groups as the version has them.
+
+    Args:
+        version: what was read.
+        seen: its snapshot, as it was then.
+        paimon: a handle that is not pinned.
+        touched: groups whose files leave.
+        change: what to publish.
 
     Raises:
         Moved: it has not: rows were changed, deleted, overwritten or merged by someone else; nothing was published.
         CommitError: other commits came first each time.
     """
-    seen = snapshot_of(version)
     for race in range(_MAX_RACES):
         latest = paimon.snapshot_manager().get_latest_snapshot()
-        if latest is None or (latest.id, latest.uuid) != (seen.id, seen.uuid):
+        if not same_snapshot(latest, seen):
             _check_same(version, paimon, latest, touched)
             seen = latest
         made = publish(paimon, latest, change)
@@ -319,6 +330,13 @@ def _manifests(paimon: Any, snapshot: Any) -> list[Any]:
 def snapshot_of(version: Version) -> Any:
     """The pypaimon snapshot of a version that has one."""
     return version.paimon.snapshot_manager().get_snapshot_by_id(version.snapshot_id)
+
+
+def same_snapshot(one: Any, other: Any) -> bool:
+    """Whether two are one. After a rollback another may have the same number, but no two share a manifest list."""
+    if one is None or other is None:
+        return one is other
+    return bool((one.id, one.delta_manifest_list) == (other.id, other.delta_manifest_list))
 
 
 class _Meter:

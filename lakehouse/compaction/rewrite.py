@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,6 @@ from lakehouse.compaction.rowfile import RowFile, blob_meta
 from lakehouse.compaction.state import Source
 from lakehouse.errors import CommitError, LakehouseError, cause_line
 from lakehouse.scan import ROW_ID, Groups, Locator, Version, read
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +60,7 @@ class Written:
     def discard(self) -> None:
         """Delete what was written. Never raises: it also runs while another error is on its way."""
         for path in self.paths:
-            try:
-                self.paimon.file_io.delete_quietly(path)
-            except Exception:
-                logger.warning("%s is left behind", path, exc_info=True)
+            self.paimon.file_io.delete_quietly(path)
 
 
 def rewrite(
