@@ -40,15 +40,11 @@ ANYTHING = ("__init__", "testing")
 # import, so that importing the module does not load the library.
 LIBRARIES: dict[str, dict[str, str]] = {
     "pypaimon": dict.fromkeys(
-<<<<<<< HEAD
         (
             *("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "served", "upstream", "write"),
             "history",
             "compaction",
         ),
-=======
-        ("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "upstream", "write", "compaction"),
->>>>>>> 3ad5f96 (Compaction: tests while others write, docs)
         "anywhere",
     ),
     "daft": {"query": "lazily", "table": "lazily", "udfs": "anywhere"},

@@ -125,11 +125,7 @@ def _check_table(version: Version) -> None:
         )
     if options.variant_shredding_schema() or options.with_vector_format() or options.data_evolution_row_sidecar_enabled(False):
         raise SchemaError(f"{version}: its options ask for shredded, vector or sidecar files, which can't be written here")
-<<<<<<< HEAD
-    if paimon.path_factory().create_external_path_provider((), 0) is not None:
-=======
     if paimon.path_factory().external_paths:
->>>>>>> 3ad5f96 (Compaction: tests while others write, docs)
         raise SchemaError(
             f"{version}: its data files lie outside its folder (data-file.external-paths): can't be rewritten here"
         )
