@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lakehouse.dataset import Dataset, MapDataset
     from lakehouse.decode import Decoder, Image, Raw
     from lakehouse.fetch import BlobRef, BlobRefs, Fetcher, fetch_blob
+    from lakehouse.history import Diff, Rollback
     from lakehouse.index import RowIndex
     from lakehouse.loader import Loader
     from lakehouse.mixture import Mixture, Weighted
@@ -57,6 +58,8 @@ _HOME = {
     "Query": "query",
     "Plan": "query",
     "RowIndex": "index",
+    "Diff": "history",
+    "Rollback": "history",
     "BlobRef": "fetch",
     "BlobRefs": "fetch",
     "Fetcher": "fetch",
@@ -87,6 +90,7 @@ __all__ = [
     "Dataset",
     "DecodeError",
     "Decoder",
+    "Diff",
     "FetchError",
     "Fetcher",
     "Image",
@@ -99,6 +103,7 @@ __all__ = [
     "Query",
     "Raw",
     "ResumeError",
+    "Rollback",
     "RowIndex",
     "Schema",
     "SchemaError",

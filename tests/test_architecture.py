@@ -21,7 +21,7 @@ EDGES = """
 catalog    -> config, names, schema, served, table, upstream
 table      -> names, schema, query, fetch, scan, index, upstream, write, history, compaction
 compaction -> blobfile, query, scan, write
-history    -> schema, scan, fetch, references, upstream
+history    -> schema, scan, fetch, upstream, index, query
 write      -> schema, fetch, served, upstream
 upstream   -> served
 query      -> index, scan, fetch, schema, references, upstream

@@ -2,11 +2,13 @@
 
 from lakehouse.history.branches import remove_branch, same_schemas, write_branch
 from lakehouse.history.counts import Change
+from lakehouse.history.diff import Diff
 from lakehouse.history.manifests import changes_of
 from lakehouse.history.rollback import Rollback, added_since, fields_of, unreadable_since
 
 __all__ = [
     "Change",
+    "Diff",
     "Rollback",
     "added_since",
     "changes_of",

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakehouse.errors import FetchError, SchemaError
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, table_fetcher
 from lakehouse.index.build import build_index
-from lakehouse.query.stream import rows
+from lakehouse.query.stream import holding, rows
 from lakehouse.references import REF_TYPE, inline_structs, ref_structs, refs_of
-from lakehouse.scan import ROW_ID, Locator, Version, plan
+from lakehouse.scan import ROW_ID, Groups, Locator, Version, plan
 from lakehouse.schema import known_columns
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Query:
     _columns: tuple[str, ...] | None = None
     _samples: tuple[tuple[float, int], ...] = ()
     _limit: int | None = None
+    _only: npt.NDArray[np.int64] | None = None  # ascending row ids: no other rows
 
     def where(self, predicate: Any) -> Query:
         """Keep rows for which ``predicate`` is true; with an earlier one, both must be.
@@ -124,13 +127,13 @@ class Query:
         from lakehouse.query.evaluate import pruned
 
         everything = plan(self._version)
-        left = pruned(self._version, self._predicates)
+        left = self._held(pruned(self._version, self._predicates))
         return Plan(
             partitions=left.partitions,
             partitions_total=everything.partitions,
             files=left.files,
             files_total=everything.files,
-            rows=left.rows if self._limit is None else min(left.rows, self._limit),
+            rows=self._at_most(left.rows),
             blob_bytes=left.blob_bytes(set(self.columns) & set(self._version.columns.blobs)),
         )
 
@@ -138,9 +141,10 @@ class Query:
         """The result as a lazy Daft frame; BLOB columns are ``daft.File`` references and no bytes are read."""
         from lakehouse.query.source import LakeSource
 
-        frame = LakeSource(self._version, self._predicates, self._samples, row_ids=self._limit is not None).read()
-        if self._limit is not None:
-            frame = frame.sort(ROW_ID).limit(self._limit)
+        limited = self._limit is not None
+        frame = LakeSource(self._version, self._predicates, self._samples, row_ids=limited, only=self._only).read()
+        if limited:
+            frame = frame.sort(ROW_ID).limit(self._limit or 0)
         return frame.select(*self.columns)
 
     def arrow(self, *, blobs: Literal["ref", "bytes"] = "ref") -> pa.Table:
@@ -169,7 +173,7 @@ class Query:
                 fields.append(columns.arrow.field(name))
         parts: list[pa.Table] = []
         left = self._limit
-        for table in rows(self._version, groups, self._predicates, self._samples, in_rows):
+        for table in rows(self._version, groups, self._predicates, self._samples, in_rows, self._only):
             part = table if left is None else table.slice(0, left)
             row_ids = part.column(ROW_ID).combine_chunks().to_numpy()
             arrays = []
@@ -198,25 +202,32 @@ class Query:
         groups = self._groups()
         located = {name: Locator(self._version, groups, name) for name in self.columns if self._in_blob_files(name)}
         in_rows = [name for name in self.columns if name not in located]
-        chunks = rows(self._version, groups, self._predicates, self._samples, in_rows)
+        chunks = rows(self._version, groups, self._predicates, self._samples, in_rows, self._only)
         where = " AND ".join(f"({predicate})" for predicate in self._predicates)
         return build_index(self._version, chunks, self.columns, located, limit=self._limit, where=where)
 
     def count_rows(self) -> int:
         """How many rows the result has; from metadata alone when nothing narrows it."""
         groups = self._groups()
-        if not self._predicates and not self._samples:
+        if not self._predicates and not self._samples and self._only is None:
             found = int(groups.rows)
         else:
-            found = sum(t.num_rows for t in rows(self._version, groups, self._predicates, self._samples, []))
+            found = sum(t.num_rows for t in rows(self._version, groups, self._predicates, self._samples, [], self._only))
         return found if self._limit is None else min(found, self._limit)
 
-    def _groups(self) -> Any:
+    def _groups(self) -> Groups:
         if not self._predicates:
-            return plan(self._version)
+            return self._held(plan(self._version))
         from lakehouse.query.evaluate import pruned
 
-        return pruned(self._version, self._predicates)
+        return self._held(pruned(self._version, self._predicates))
+
+    def _held(self, groups: Groups) -> Groups:
+        return groups if self._only is None else holding(groups, self._only)
+
+    def _at_most(self, rows: int) -> int:
+        bounds = [rows, self._limit, None if self._only is None else len(self._only)]
+        return min(bound for bound in bounds if bound is not None)
 
     def _in_blob_files(self, name: str) -> bool:
         return name in self._version.columns.blobs and name not in self._version.columns.inline
@@ -233,11 +244,18 @@ class Query:
 
     def __repr__(self) -> str:
         parts = [f"Query({self._version})"]
+        parts += [] if self._only is None else [f".only({len(self._only):,} rows)"]
         parts += [f".where({predicate})" for predicate in self._predicates]
         parts += [f".sample({fraction}, seed={seed})" for fraction, seed in self._samples]
         parts += [] if self._limit is None else [f".limit({self._limit})"]
         parts += [] if self._columns is None else [f".select({', '.join(self._columns)})"]
         return "".join(parts)
+
+
+def query_of_rows(version: Version, row_ids: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> Query:
+    """A query over rows that are known by their ids: ascending ones, each once. Ids that the version lacks give no rows."""
+    query = Query(version, _only=np.asarray(row_ids, np.int64))
+    return query if columns is None else query.select(*columns)
 
 
 def fetched(fetcher: Any, refs: BlobRefs, where: str) -> list[bytes | None]:
@@ -289,4 +307,4 @@ def bytes_expression(version: Version, column: str) -> daft.Expression:
     return blob_bytes(engine.col(column))
 
 
-__all__ = ["Plan", "Query", "bytes_expression", "lazy_frame"]
+__all__ = ["Plan", "Query", "bytes_expression", "lazy_frame", "query_of_rows"]

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from daft.io.pushdowns import Pushdowns
 from daft.io.source import DataSource, DataSourceTask
@@ -20,7 +22,7 @@ from daft.schema import Schema
 from lakehouse.query.daft_types import daft_schema, for_daft
 from lakehouse.query.engine import Expression, daft
 from lakehouse.query.evaluate import pruned
-from lakehouse.query.stream import rows
+from lakehouse.query.stream import holding, rows
 from lakehouse.query.walk import columns_of
 from lakehouse.references import FILE_TYPE, file_structs, inline_structs, parse_descriptors
 from lakehouse.scan import ROW_ID, Group, Groups, Locator, Version
@@ -38,6 +40,7 @@ class LakeSource(DataSource):
         predicates: conditions that all hold for the rows. What the frame's user filters by comes on top, from Daft.
         samples: (fraction, seed) pairs that all take the rows.
         row_ids: add a ``_ROW_ID`` column.
+        only: ascending row ids: no other rows. None: any.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class LakeSource(DataSource):
         samples: Sequence[tuple[float, int]] = (),
         *,
         row_ids: bool = False,
+        only: npt.NDArray[np.int64] | None = None,
     ) -> None:
+        self._only = only
         self._version = version
         self._predicates = tuple(predicates)
         self._samples = tuple(samples)
@@ -71,8 +76,9 @@ class LakeSource(DataSource):
         names = [name for name in self._schema.column_names() if name in wanted]
         schema = Schema.from_field_name_and_types([(name, self._schema[name].dtype) for name in names])
         limit = None if filters else pushdowns.limit
-        for groups in _cut(pruned(self._version, [*self._predicates, *(filters if ROW_ID not in tested else [])])):
-            yield _LakeTask(self._version, groups, self._predicates, self._samples, schema, limit)
+        left = pruned(self._version, [*self._predicates, *(filters if ROW_ID not in tested else [])])
+        for groups in _cut(left if self._only is None else holding(left, self._only)):
+            yield _LakeTask(self._version, groups, self._predicates, self._samples, schema, limit, self._only)
 
 
 def _cut(groups: Groups) -> Iterator[Groups]:
@@ -97,7 +103,9 @@ class _LakeTask(DataSourceTask):
         samples: Sequence[tuple[float, int]],
         schema: Schema,
         limit: int | None,
+        only: npt.NDArray[np.int64] | None,
     ) -> None:
+        self._only = only
         self._version = version
         self._groups = groups
         self._predicates = predicates
@@ -121,7 +129,7 @@ class _LakeTask(DataSourceTask):
         located = {name: Locator(self._version, self._groups, name) for name in names if _in_blob_files(columns, name)}
         in_rows = [name for name in names if name not in located and name != ROW_ID]
         left = self._limit
-        for table in rows(self._version, self._groups, self._predicates, self._samples, in_rows):
+        for table in rows(self._version, self._groups, self._predicates, self._samples, in_rows, self._only):
             if left is not None:
                 if left <= 0:
                     return

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakehouse.scan import ROW_ID, Groups, Locator, Version, read
+from lakehouse.scan import ROW_ID, Group, Groups, Locator, Version, read
 
 
 def rows(
@@ -18,6 +18,7 @@ def rows(
     predicates: Sequence[Any],
     samples: Iterable[tuple[float, int]],
     columns: Sequence[str],
+    only: npt.NDArray[np.int64] | None = None,
 ) -> Iterator[pa.Table]:
     """Stream the chosen rows in ascending row id.
 
@@ -27,6 +28,7 @@ def rows(
         predicates: all of which must be true.
         samples: (fraction, seed) pairs, all of which must take the row.
         columns: which to return, none of them a BLOB kept in ``.blob`` files; inline ones come as serialised descriptors.
+        only: ascending row ids, int64[k]: no other rows. None: any.
 
     Yields:
         Tables of ``columns`` and ``_ROW_ID``.
@@ -35,10 +37,10 @@ def rows(
     in_files = [name for name in tested if name not in version.columns.blobs or name in version.columns.inline]
     needed = list(dict.fromkeys([*columns, *in_files]))
     locators = {name: Locator(version, groups, name) for name in tested if name not in in_files}
-    for batch in read(version, groups, needed):
+    for batch in read(version, groups if only is None else holding(groups, only), needed):
         table = pa.Table.from_batches([batch])
         row_ids = table.column(ROW_ID).combine_chunks().to_numpy()
-        kept = np.arange(len(row_ids))
+        kept = np.arange(len(row_ids)) if only is None else np.flatnonzero(among(row_ids, only))
         for fraction, seed in samples:
             kept = kept[sampled(row_ids[kept], fraction, seed)]
         if predicates and len(kept):
@@ -50,6 +52,24 @@ def rows(
         if len(kept):
             result = table if len(kept) == table.num_rows else table.take(pa.array(kept))
             yield result.select([*columns, ROW_ID])
+
+
+def holding(groups: Groups, row_ids: npt.NDArray[np.int64]) -> Groups:
+    """The groups that any of these ascending row ids lie in."""
+
+    def holds(group: Group) -> bool:
+        low, high = np.searchsorted(row_ids, [group.first_row_id, group.stop_row_id])
+        return bool(low < high)
+
+    return groups.where(holds)
+
+
+def among(row_ids: npt.NDArray[np.int64], ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of the row ids are among the ascending ones, bool[n]."""
+    if not len(ascending):
+        return np.zeros(len(row_ids), np.bool_)
+    at = np.searchsorted(ascending, row_ids)
+    return np.asarray(ascending[np.minimum(at, len(ascending) - 1)] == row_ids, np.bool_)
 
 
 def _tests(predicates: Sequence[Any], version: Version) -> tuple[list[str], Any]:
