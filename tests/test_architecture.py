@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
 catalog    -> config, names, schema, served, table, upstream
-table      -> names, schema, query, fetch, scan, index, upstream, write, history, compaction
+changes    -> query, scan, write, schema, references, fetch
+table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction
 compaction -> blobfile, query, scan, write
 history    -> schema, scan, fetch, upstream, index, query
 write      -> schema, fetch, served, upstream
@@ -44,6 +45,7 @@ LIBRARIES: dict[str, dict[str, str]] = {
             *("catalog", "schema", "table", "query", "index", "scan", "references", "fetch", "served", "upstream", "write"),
             "history",
             "compaction",
+            "changes",
         ),
         "anywhere",
     ),

@@ -386,7 +386,7 @@ def test_an_unknown_outcome_says_so(table: lh.Table, monkeypatch: pytest.MonkeyP
         raise OSError("the store is gone")
 
     monkeypatch.setattr(BatchTableCommit, "commit", broken)
-    with pytest.raises(lh.CommitUnknownError, match=r"lakehouse.commit-id=\w{32} in snapshots\(\) before trying again"):
+    with pytest.raises(lh.CommitUnknownError, match=r"lakehouse.commit-id=auto-\w{32} in snapshots\(\) before trying again"):
         table.append([row(1)])
     assert data_files(warehouse)  # a snapshot may name them
 

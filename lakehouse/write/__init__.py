@@ -15,8 +15,8 @@ from lakehouse.write.exclusive import Moved, publish_on, publish_snapshot_on
 from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, Published, forget, remember
 from lakehouse.write.lineage import RESTORED, in_force
 from lakehouse.write.restore import publish_one, publish_restored
-from lakehouse.write.rows import to_batches
-from lakehouse.write.writer import Writer
+from lakehouse.write.rows import column_values, given_batches, to_batches
+from lakehouse.write.writer import Writer, as_ours
 
 __all__ = [
     "BYTES",
@@ -28,10 +28,13 @@ __all__ = [
     "Moved",
     "Published",
     "Writer",
+    "as_ours",
     "checked_commit_id",
+    "column_values",
     "discard",
     "find_commit",
     "forget",
+    "given_batches",
     "in_force",
     "latest_id",
     "name_of",

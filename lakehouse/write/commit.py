@@ -89,15 +89,16 @@ def publish_snapshot(
     commit = paimon.new_batch_write_builder().new_commit()
     commit.add_commit_callback(remember)
     engine = commit.file_store_commit
-    if isinstance(engine.snapshot_commit, LinkingSnapshotCommit | ServedSnapshotCommit):
-        engine.snapshot_commit.on_error = lambda: setattr(engine, "commit_max_retries", 0)
+    store = engine.snapshot_commit
+    if isinstance(store, LinkingSnapshotCommit | ServedSnapshotCommit):
+        store.on_error = lambda: setattr(engine, "commit_max_retries", 0)
     if prepare is not None:
         prepare(engine)
     try:
         commit.commit(messages, snapshot_properties=stored)
     except BaseException as error:
         found = _find(paimon, commit_id, before, error)
-        in_doubt = found is None and _in_doubt(paimon, engine.snapshot_commit)
+        in_doubt = found is None and _in_doubt(paimon, store)
         if found is None and not keep and not in_doubt:
             discard(paimon, messages)
         if not isinstance(error, Exception):  # Ctrl-C: either all of it happened, or nothing

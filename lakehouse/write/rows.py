@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,53 @@ def to_batches(data: Any, columns: Columns, describe: Describe) -> Iterator[pa.R
         batch = _conform(chunk, columns, describe)
         if batch.num_rows:
             yield from _sliced(batch)
+
+
+def given_batches(data: Any, columns: Columns, describe: Describe) -> tuple[list[str], list[pa.RecordBatch]]:
+    """All rows at once, in memory, with only the columns that the data has.
+
+    Args:
+        data: as for `to_batches`; all its rows have the same columns.
+        columns: the table's.
+        describe: turns a BlobRef into a serialised descriptor for the named column.
+
+    Returns:
+        The columns that the data has, in table order, and batches of exactly these.
+
+    Raises:
+        SchemaError: as `to_batches` does, except for columns that the data lacks; a row that lacks a column of another one.
+    """
+    chunks = list(_chunks(_alike(data) if _is_iterated(data) else data))
+    for given, _ in chunks:
+        _check_known(given, columns)
+        _check_alike(given, chunks[0][0])
+    names = [name for name in columns.arrow.names if chunks and name in chunks[0][0]]
+    part = replace(columns, arrow=pa.schema([columns.arrow.field(name) for name in names]))
+    return names, [batch for chunk in chunks if (batch := _conform(chunk, part, describe)).num_rows]
+
+
+def _is_iterated(data: Any) -> bool:
+    known = (pa.RecordBatch, pa.Table, pa.RecordBatchReader, Mapping, str, bytes, bytearray, memoryview)
+    frame = _is_from(data, "pandas", "DataFrame") or _is_from(data, "daft", "DataFrame")
+    return isinstance(data, Iterable) and not isinstance(data, known) and not frame
+
+
+def _alike(items: Iterable[Any]) -> Iterator[Any]:
+    """The items, once it is seen that all rows among them have the same columns."""
+    first: Mapping[str, Any] | None = None
+    for item in items:
+        if isinstance(item, Mapping):
+            first = item if first is None else first
+            _check_alike(item, first)
+        yield item
+
+
+def _check_alike(given: Iterable[str], first: Iterable[str]) -> None:
+    if different := set(given) ^ set(first):
+        raise SchemaError(
+            f"some rows have {', '.join(sorted(map(str, different)))} and others lack it; give all rows the same columns: None "
+            "for null, and rows of which a column is to stay as it is in a call of their own"
+        )
 
 
 def _sliced(batch: pa.RecordBatch, most_rows: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -162,12 +210,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _conform(chunk: _Chunk, columns: Columns, describe: Describe) -> pa.RecordBatch:
     given, rows = chunk
-    unknown = [name for name in given if name not in columns.arrow.names]
-    if unknown:
-        raise SchemaError(
-            f"the data has columns that the table lacks: {', '.join(map(str, unknown))}; "
-            f"the table's columns: {', '.join(columns.arrow.names)}"
-        )
+    _check_known(given, columns)
     arrays = []
     for item in columns.arrow:
         if item.name not in given:
@@ -176,11 +219,32 @@ def _conform(chunk: _Chunk, columns: Columns, describe: Describe) -> pa.RecordBa
             values: Any = pa.nulls(rows, item.type)
         else:
             values = given[item.name]
-        arrays.append(_column(values, item, columns, describe))
+        arrays.append(column_values(values, item, columns, describe))
     return pa.RecordBatch.from_arrays(arrays, schema=columns.arrow)
 
 
-def _column(values: Any, item: pa.Field, columns: Columns, describe: Describe) -> pa.Array:
+def _check_known(given: Iterable[str], columns: Columns) -> None:
+    unknown = [name for name in given if name not in columns.arrow.names]
+    if unknown:
+        raise SchemaError(
+            f"the data has columns that the table lacks: {', '.join(map(str, unknown))}; "
+            f"the table's columns: {', '.join(columns.arrow.names)}"
+        )
+
+
+def column_values(values: Any, item: pa.Field, columns: Columns, describe: Describe) -> pa.Array:
+    """One column in the form that the engine takes.
+
+    Args:
+        values: an Arrow array, or a list of Python values.
+        item: the column as the table holds it.
+        columns: the table's.
+        describe: turns a BlobRef into a serialised descriptor for the named column.
+
+    Raises:
+        SchemaError: a wrong type, a value that would change, a null where none may be.
+        FetchError: a reference whose bytes are not there.
+    """
     name = item.name
     if name in columns.references or (name in columns.blobs and name not in columns.inline):
         array = blob_array(values, name, reference=name in columns.references, describe=describe)

@@ -91,7 +91,7 @@ class Writer:
             logger.warning("%s: files of a failed append are left behind", name_of(self._paimon), exc_info=True)
 
     def _put(self, batch: pa.RecordBatch, keys: _Keys) -> None:
-        with _as_ours(self._paimon):
+        with as_ours(self._paimon):
             self._write.write_arrow(batch)
         self._open |= keys
         self._buffered_bytes += sum(batch.column(i).nbytes for i in self._scalars)
@@ -120,7 +120,7 @@ class Writer:
         self._buffered_bytes = 0
 
     def _close(self) -> None:
-        with _as_ours(self._paimon):
+        with as_ours(self._paimon):
             messages = self._write.prepare_commit()
             self._write.close()
         for message in messages:
@@ -153,7 +153,7 @@ def max_open_partitions(files_each: int) -> int:
 
 
 @contextlib.contextmanager
-def _as_ours(paimon: Any) -> Iterator[None]:
+def as_ours(paimon: Any) -> Iterator[None]:
     """Turn what the engine raises while it writes files into errors of this package."""
     try:
         yield

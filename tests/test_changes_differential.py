@@ -1,0 +1,34 @@
+"""Random sequences of changes against a plain model: equal after each step, on every path, and in every old snapshot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.lake_changes import PARTITIONS, Lake, by_arrow, by_daft, by_dataset, by_index
+
+STRESS = bool(os.environ.get("LAKEHOUSE_STRESS"))
+STEPS = 60 if STRESS else 12
+SEEDS = range(20 if STRESS else 1)
+
+
+@pytest.mark.timeout(3600 if STRESS else 120)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", sorted(PARTITIONS))
+def test_changes_equal_a_model_after_each_step(warehouse: Path, kind: str, seed: int) -> None:
+    lake = Lake.made(warehouse, kind, seed)
+    for number in range(STEPS):
+        step = lake.step()
+        snapshot = lake.table.latest()
+        expected = lake.expected()
+        where = f"seed {seed}, step {number}: {step}"
+        assert snapshot.count_rows() == len(expected), where
+        assert by_arrow(snapshot) == expected, where
+        if number % 3 == 0 or number == STEPS - 1:
+            assert by_daft(snapshot) == expected, where
+            assert by_index(snapshot) == expected, where
+            assert by_dataset(snapshot) == [{n: r[n] for n in ("id", "img", "more")} for r in expected], where
+    for snapshot_id, expected in lake.history.items():
+        assert by_arrow(lake.table.at(snapshot=snapshot_id)) == expected, f"seed {seed}, snapshot {snapshot_id}"
