@@ -7,10 +7,6 @@ losing a remedy. ``tests/upstream/`` shows each fault and turns red when it heal
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -19,7 +15,10 @@ from pypaimon.catalog.catalog_environment import CatalogEnvironment
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
 from pypaimon.table.file_store_table import FileStoreTable
+from pypaimon.write.commit.conflict_detection import ConflictDetection
+from pypaimon.write.file_store_commit import FileStoreCommit
 
+from lakehouse.durable import publish_file
 from lakehouse.errors import ConfigError
 from lakehouse.served import ServedEnvironment, ServedTags
 
@@ -28,6 +27,11 @@ _REPLACED = (
     (RenamingSnapshotCommit, "_commit_latest_hint"),
     (CatalogEnvironment, "snapshot_commit"),
     (FileStoreTable, "copy_without_time_travel"),
+    *(
+        (FileStoreCommit, method)  # by `lakehouse.write.engine`
+        for method in ("_try_commit_once", "_write_manifest_files", "_is_duplicate_commit", "_commit_retry_wait")
+    ),
+    (ConflictDetection, "check_conflicts"),
 )
 
 
@@ -35,25 +39,15 @@ class LinkingSnapshotCommit(RenamingSnapshotCommit):
     """Publishes a snapshot by ``link``, which fails when the name exists.
 
     Upstream asks whether the file exists and then renames over it: of two processes that meet in between, both report
-    success and one loses its rows (measured: 2 of 1,599 commits).
-
-    Attributes:
-        on_error: called when the store refuses (no space, no permission). Upstream takes every error for a lost race and
-            tries again for a quarter of an hour.
+    success and one loses its rows (measured: 2 of 1,599 commits). What the snapshot names is to be on the disk by then:
+    see `lakehouse.write.engine`, by which everything of this package is committed.
     """
-
-    on_error: Callable[[], None] | None = None
 
     def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:  # noqa: ARG002
         """True when this snapshot id is ours, False when another writer took it first."""
         target = local_path(self.snapshot_manager.get_snapshot_path(snapshot.id))
-        try:
-            if not publish_file(target, JSON.to_json(snapshot, indent=2)):
-                return False
-        except OSError:
-            if self.on_error is not None:
-                self.on_error()
-            raise
+        if not publish_file(target, JSON.to_json(snapshot, indent=2)):
+            return False
         self._commit_latest_hint(snapshot.id)
         return True
 
@@ -125,29 +119,6 @@ def served_tags(table: Any) -> ServedTags | None:
     return ServedTags(table) if is_served(table) else None
 
 
-def publish_file(target: Path, text: str, *, replace: bool = False) -> bool:
-    """Make a file appear under its name whole, or not at all. False when the name is taken and not to be replaced."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        if replace:
-            Path(name).replace(target)
-        else:
-            os.link(name, target)
-    except FileExistsError:
-        return False
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-    _sync_folder(target.parent)
-    return True
-
-
 def is_local(path: str) -> bool:
     """Whether a path or URL names a file of this machine."""
     return urlparse(path).scheme in ("", "file") or path.startswith("/")
@@ -168,11 +139,3 @@ def local_path(path: str) -> Path:
             raise ValueError(f"a file URL reads file:///absolute/path, got {path}")
         rest = f"/{rest}"
     return Path(rest)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -22,9 +22,9 @@ catalog    -> config, names, schema, served, table, upstream
 changes    -> query, scan, write, schema, references, fetch
 table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction
 compaction -> blobfile, query, scan, write
-history    -> schema, scan, fetch, upstream, index, query
-write      -> schema, fetch, served, upstream
-upstream   -> served
+history    -> schema, scan, fetch, upstream, index, query, durable
+write      -> schema, fetch, upstream, durable
+upstream   -> served, durable
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile
 index      -> fetch, references
@@ -34,7 +34,7 @@ cache      -> fetch
 loader     -> dataset, shard
 mixture    -> index, order, fetch
 """
-LEAVES = ("errors", "config", "names", "schema", "served", "blobfile", "order", "shard", "fetch", "decode")
+LEAVES = ("errors", "config", "names", "schema", "served", "durable", "blobfile", "order", "shard", "fetch", "decode")
 ANYTHING = ("__init__", "testing")
 
 # A library that is named here is imported nowhere else. "lazily": inside functions, or in a submodule that only functions

@@ -7,7 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from lakehouse.upstream import is_local, local_path, publish_file
+from lakehouse.durable import publish_file
+from lakehouse.upstream import is_local, local_path
 
 _PREFIX = "branch-"
 

@@ -1,19 +1,11 @@
 """From a caller's rows to a snapshot: rows -> values, blobs -> writer -> commit."""
 
 from lakehouse.write.blobs import Describer
-from lakehouse.write.commit import (
-    checked_commit_id,
-    discard,
-    find_commit,
-    latest_id,
-    name_of,
-    new_commit_id,
-    publish,
-    publish_snapshot,
-)
+from lakehouse.write.commit import discard, latest_id, name_of, publish, publish_snapshot
 from lakehouse.write.exclusive import Moved, publish_on, publish_snapshot_on
-from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, Published, forget, remember
-from lakehouse.write.lineage import RESTORED, in_force
+from lakehouse.write.ids import checked_commit_id, find_commit, new_commit_id
+from lakehouse.write.ledger import forget, remember
+from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, Published
 from lakehouse.write.restore import publish_one, publish_restored
 from lakehouse.write.rows import column_values, given_batches, to_batches
 from lakehouse.write.writer import Writer, as_ours
@@ -35,7 +27,6 @@ __all__ = [
     "find_commit",
     "forget",
     "given_batches",
-    "in_force",
     "latest_id",
     "name_of",
     "new_commit_id",

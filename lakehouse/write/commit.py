@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from lakehouse.errors import CommitError, CommitUnknownError, ConfigError, NotFoundError, cause_line
-from lakehouse.served import ServedSnapshotCommit
-from lakehouse.upstream import LinkingSnapshotCommit
-from lakehouse.write.ledger import AUTO_PREFIX, BYTES, COMMIT_ID, OPERATION, ROWS, Published, lookup
-from lakehouse.write.lineage import in_force
+from lakehouse.errors import CommitError, CommitUnknownError, LakehouseError, NotFoundError, cause_line
+from lakehouse.write.ids import find_commit, is_chosen, new_commit_id
+from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, ROWS, Published
 
-_ID_CHARACTERS = 256
+if TYPE_CHECKING:
+    from lakehouse.write.engine import Check, Committer
+
 _ROW_FILES = (".parquet", ".orc", ".avro")  # others hold further columns of the same rows
+# How long other writers may be first before a commit gives up; the table option `commit.timeout` says otherwise.
+_PATIENCE_S = 300.0
+_BATCH = (1 << 63) - 1  # the identifier that upstream gives all commits of batch writers
 
 
 def publish(
@@ -52,29 +54,28 @@ def publish_snapshot(
     commit_id: str | None = None,
     properties: Mapping[str, str] | None = None,
     operation: str = "append",
-    prepare: Callable[[Any], None] | None = None,
+    check: Check | None = None,
     keep: bool = False,
 ) -> Published:
     """As `publish`, but the snapshot with its time and properties: those of the earlier one where the id was there.
 
-    ``prepare`` is called with the engine's committer before it begins; ``keep`` leaves the messages' files where they are
-    when nothing was published.
+    ``check`` is called with the number that the snapshot would get, before each attempt; what it raises ends the commit.
+    ``keep`` leaves the messages' files where they are when nothing was published.
     """
-    from pypaimon.write.commit_callback import CommitCallback
-
-    class Remember(CommitCallback):
-        snapshot: Published | None = None
-
-        def call(self, context: Any) -> None:
-            self.snapshot = Published.of(context.snapshot)
+    from lakehouse.write.engine import Committer
 
     if commit_id is None:
         commit_id = new_commit_id()
-    elif not commit_id.startswith(AUTO_PREFIX):
-        earlier = find_commit(paimon, commit_id)
-        if earlier is not None:
-            discard(paimon, messages)
-            return earlier
+    twin = _Twin(paimon, commit_id)
+    if twin.look() is not None:
+        discard(paimon, messages)
+        return twin.required()
+
+    def checks(number: int) -> None:
+        twin.check(number)
+        if check is not None:
+            check(number)
+
     files = [file for message in messages for file in message.new_files]
     rows = sum(file.row_count for file in files if file.file_name.endswith(_ROW_FILES))
     stored = {
@@ -84,79 +85,98 @@ def publish_snapshot(
         OPERATION: operation,
         COMMIT_ID: commit_id,
     }
-    before = latest_id(paimon)
-    remember = Remember()
-    commit = paimon.new_batch_write_builder().new_commit()
-    commit.add_commit_callback(remember)
-    engine = commit.file_store_commit
-    store = engine.snapshot_commit
-    if isinstance(store, LinkingSnapshotCommit | ServedSnapshotCommit):
-        store.on_error = lambda: setattr(engine, "commit_max_retries", 0)
-    if prepare is not None:
-        prepare(engine)
+    committer = Committer(paimon, patience_s=_patience_s(paimon), check=checks)
     try:
-        commit.commit(messages, snapshot_properties=stored)
+        committer.commit([message for message in messages if not message.is_empty()], _BATCH, snapshot_properties=stored)
+        if committer.published is None:
+            raise CommitError(f"{name_of(paimon)}: there is nothing to commit")
     except BaseException as error:
-        found = _find(paimon, commit_id, before, error)
-        in_doubt = found is None and _in_doubt(paimon, store)
-        if found is None and not keep and not in_doubt:
+        published = _settled(paimon, committer, commit_id, error)
+        if not published and not keep:
             discard(paimon, messages)
+        if isinstance(error, _ThereError):
+            return twin.required()
         if not isinstance(error, Exception):  # Ctrl-C: either all of it happened, or nothing
             raise
-        why = cause_line(error.__cause__ or error)
-        if in_doubt:
-            raise CommitUnknownError(
-                f"{name_of(paimon)}: the server left the commit without an answer ({why}) and may still publish it; "
-                f"look for {COMMIT_ID}={commit_id} in snapshots() before trying again"
-            ) from error
-        if found is None:
-            raise CommitError(f"{name_of(paimon)}: the commit did not happen ({why}); try again") from error
-        return found
+        if not published:
+            raise _as_ours(paimon, committer, error) from error
     finally:
-        commit.close()
-    if remember.snapshot is None:
-        raise CommitUnknownError(
-            f"{name_of(paimon)}: the engine named no snapshot; look for {COMMIT_ID}={commit_id} in snapshots()"
-        )
-    return remember.snapshot
+        committer.close()
+    return Published.of(committer.published)
 
 
-def new_commit_id() -> str:
-    """An id that no other commit has."""
-    return f"{AUTO_PREFIX}{uuid.uuid4().hex}"
+class _ThereError(Exception):
+    """A snapshot of the same commit id is there."""
 
 
-def checked_commit_id(commit_id: str) -> str:
-    """The id itself, when it can be one.
+class _Twin:
+    """Another commit of the same id, made before or at the same time. Ids that no caller chose have none."""
 
-    Raises:
-        ConfigError: it is blank, too long, has characters that can't be printed, or looks like one that was made here.
-    """
-    if (
-        not isinstance(commit_id, str)
-        or not commit_id.strip()
-        or len(commit_id) > _ID_CHARACTERS
-        or not commit_id.isprintable()
-    ):
-        raise ConfigError(f"commit_id is 1 to {_ID_CHARACTERS} printable characters, got {commit_id!r:.300}")
-    if commit_id.startswith(AUTO_PREFIX):
-        raise ConfigError(f"commit_id {commit_id!r}: ids that begin with {AUTO_PREFIX!r} are made for appends without one")
-    return commit_id
+    def __init__(self, paimon: Any, commit_id: str) -> None:
+        self._paimon = paimon
+        self._commit_id = commit_id
+        self._chosen = is_chosen(commit_id)
+        self._seen = 0  # the latest snapshot when this was looked for
+        self._found: Published | None = None
+
+    def look(self) -> Published | None:
+        """Look through the table's history."""
+        if self._chosen:
+            self._seen = latest_id(self._paimon) or 0
+            self._found = find_commit(self._paimon, self._commit_id)
+        return self._found
+
+    def check(self, number: int) -> None:
+        """Look again, if anything was committed since."""
+        if self._chosen and self._seen != number - 1 and self.look() is not None:
+            raise _ThereError
+
+    def required(self) -> Published:
+        """The one that was found."""
+        if self._found is None:
+            raise CommitError(f"{name_of(self._paimon)}: no commit of id {self._commit_id!r}")
+        return self._found
 
 
-def find_commit(paimon: Any, commit_id: str) -> Published | None:
-    """The snapshot that carries a commit id, also when it has expired; None where there is none that a rollback left.
+def _settled(paimon: Any, committer: Committer, commit_id: str, error: BaseException) -> bool:
+    """After an error: whether the snapshot was published all the same."""
+    from lakehouse.write.engine import UncertainError
 
-    Raises:
-        NotFoundError, CommitError: the snapshots, or the ids carried forward, can't be read.
-    """
     try:
-        for snapshot in in_force(paimon.snapshot_manager().list_snapshots()):
-            if (snapshot.properties or {}).get(COMMIT_ID) == commit_id:
-                return Published.of(snapshot)
-    except (RuntimeError, OSError, ValueError) as error:
-        raise NotFoundError(f"{name_of(paimon)}: its snapshots can't be read ({cause_line(error)})") from error
-    return lookup(paimon, commit_id)  # after the snapshots: expiry writes here first, and deletes then
+        return committer.settle()
+    except UncertainError as uncertain:
+        raise CommitUnknownError(
+            f"{name_of(paimon)}: it is not known whether the commit happened ({uncertain}). Nothing was deleted. "
+            f"table.find_commit({commit_id!r}) finds it if it did; "
+            + (
+                "append again with the same commit_id when the store answers: what is there already is not added twice"
+                if is_chosen(commit_id)
+                else "try again only if it does not"
+            )
+        ) from error
+
+
+def _as_ours(paimon: Any, committer: Committer, error: Exception) -> LakehouseError:
+    """What the engine or the store raised, as an error of this package."""
+    from lakehouse.write.engine import OutOfTimeError
+
+    if isinstance(error, LakehouseError):
+        return error
+    name = name_of(paimon)
+    if committer.conflict is not None:
+        return CommitError(
+            f"{name}: another writer changed the same rows meanwhile; nothing was committed, make the change again on the "
+            f"latest snapshot ({cause_line(committer.conflict)})"
+        )
+    if isinstance(error, OutOfTimeError):
+        return CommitError(f"{name}: nothing was committed: {error}; try again when fewer writers are at work")
+    shown = (error.__cause__ if type(error) is RuntimeError else None) or error  # upstream's own wrapping tells less
+    return CommitError(f"{name}: nothing was committed ({cause_line(shown)}); trying again is safe")
+
+
+def _patience_s(paimon: Any) -> float:
+    given = paimon.options.options.to_map().get("commit.timeout")
+    return _PATIENCE_S if given is None else float(paimon.options.commit_timeout()) / 1000
 
 
 def discard(paimon: Any, messages: list[Any]) -> None:
@@ -177,27 +197,6 @@ def latest_id(paimon: Any) -> int | None:
     except (RuntimeError, OSError, ValueError) as error:
         raise NotFoundError(f"{name_of(paimon)}: its latest snapshot can't be read ({cause_line(error)})") from error
     return None if snapshot is None else int(snapshot.id)
-
-
-def _find(paimon: Any, commit_id: str, before: int | None, error: BaseException) -> Published | None:
-    """After an error: the snapshot that carries our commit id, if it was published all the same."""
-    try:
-        manager = paimon.snapshot_manager()
-        for number in range((before or 0) + 1, (latest_id(paimon) or 0) + 1):
-            snapshot = manager.get_snapshot_by_id(number)
-            if snapshot is not None and (snapshot.properties or {}).get(COMMIT_ID) == commit_id:
-                return Published.of(snapshot)
-    except Exception as unanswered:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
-        raise CommitUnknownError(
-            f"{name_of(paimon)}: the commit failed ({cause_line(error)}) and its outcome can't be looked up "
-            f"({cause_line(unanswered)}); look for {COMMIT_ID}={commit_id} in snapshots() before trying again"
-        ) from error
-    return None
-
-
-def _in_doubt(paimon: Any, snapshot_commit: Any) -> bool:
-    """Whether a server may still publish what it gave no answer to, so that its files have to stay."""
-    return isinstance(snapshot_commit, ServedSnapshotCommit) and snapshot_commit.may_still_publish(latest_id(paimon))
 
 
 def name_of(paimon: Any) -> str:

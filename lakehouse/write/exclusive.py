@@ -12,7 +12,7 @@ from typing import Any
 
 from lakehouse.errors import CommitError, CommitUnknownError
 from lakehouse.write.commit import discard, latest_id, name_of, publish_snapshot
-from lakehouse.write.ledger import Published
+from lakehouse.write.published import Published
 
 
 class Moved(CommitError):  # noqa: N818 - what happened, as one reads it in an except
@@ -75,24 +75,34 @@ def publish_snapshot_on(
     keep: bool = False,
 ) -> Published:
     """As `publish_on`, but the snapshot with its time and properties."""
-    guards: list[_Guard] = []
-    if not over_appends and latest_id(paimon) != base_snapshot_id:
+    base = base_snapshot_id or 0  # ids start at 1
+
+    def passes(latest: int) -> bool:
+        return latest == base or (over_appends and latest > base and only_appended(paimon, base, latest))
+
+    def check(number: int) -> None:
+        if not passes(number - 1):
+            raise Moved(_moved_text(paimon, base_snapshot_id))
+
+    try:
+        check((latest_id(paimon) or 0) + 1)
+    except Moved:
         if not keep:
             discard(paimon, messages)
-        raise Moved(_moved_text(paimon, base_snapshot_id))
+        raise
     try:
         return publish_snapshot(
             paimon.copy({"snapshot.ignore-empty-commit": "false"}),
             messages,
             properties=properties,
             operation=operation,
-            prepare=lambda engine: guards.append(_Guard(paimon, engine, base_snapshot_id, over_appends=over_appends)),
+            check=check,
             keep=keep,
         )
-    except CommitUnknownError:
+    except (CommitUnknownError, Moved):
         raise
     except CommitError as error:
-        if any(guard.moved or guard.is_behind() for guard in guards):
+        if not passes(latest_id(paimon) or 0):  # the engine refused because of what came in between
             raise Moved(_moved_text(paimon, base_snapshot_id)) from error
         raise
 
@@ -102,52 +112,6 @@ def _moved_text(paimon: Any, base: int | None) -> str:
         f"{name_of(paimon)}: another commit came after snapshot {base}, from which this one was made; "
         "nothing was published, do it again on fresh data"
     )
-
-
-class _Guard:
-    """Stands before the store's own commit of a snapshot and lets one pass only on the expected base."""
-
-    def __init__(self, paimon: Any, engine: Any, base: int | None, *, over_appends: bool) -> None:
-        self._paimon = paimon
-        self._engine = engine
-        self._inner = engine.snapshot_commit
-        self._base = base or 0  # ids start at 1
-        self._over_appends = over_appends
-        self.moved = False
-        engine.snapshot_commit = self
-
-    def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
-        """Whether the snapshot is published; False also makes the engine try again, unless it was told to stop."""
-        if snapshot.id - 1 != self._base and not self._passes(snapshot.id - 1):
-            self.moved = True
-        elif self._inner.commit(base_snapshot_uuid, snapshot, statistics):
-            return True
-        elif not self._over_appends:
-            self.moved = True
-        if self.moved:
-            self._stop()
-        return False
-
-    def is_behind(self) -> bool:
-        """Whether other commits are there that would not be let pass; the engine may have refused because of them."""
-        latest = latest_id(self._paimon) or 0
-        return latest != self._base and not self._passes(latest)
-
-    def _passes(self, latest: int) -> bool:
-        return self._over_appends and latest > self._base and only_appended(self._paimon, self._base, latest)
-
-    def _stop(self) -> None:
-        self._engine.commit_max_retries = 0
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def __enter__(self) -> object:
-        self._inner.__enter__()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._inner.__exit__(*raised)
 
 
 def only_appended(paimon: Any, base: int, latest: int) -> bool:

@@ -10,16 +10,12 @@ import contextlib
 import fcntl
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from lakehouse.durable import publish_file
 from lakehouse.errors import CommitError, cause_line
-from lakehouse.upstream import is_local, local_path, publish_file
-
-COMMIT_ID = "lakehouse.commit-id"
-OPERATION = "lakehouse.operation"
-ROWS = "lakehouse.rows"
-BYTES = "lakehouse.bytes"
+from lakehouse.upstream import is_local, local_path
+from lakehouse.write.published import Published, commits
 
 # How an id that no caller chose begins.
 AUTO_PREFIX = "auto-"
@@ -27,43 +23,21 @@ AUTO_PREFIX = "auto-"
 _OURS = "lakehouse."
 
 
-@dataclass(frozen=True)
-class Published:
-    """A snapshot that was published, by the names that pypaimon's ``Snapshot`` has for the same things.
-
-    Attributes:
-        id: snapshot number.
-        time_millis: when it was committed, milliseconds since 1970 in UTC.
-        commit_kind: ``APPEND``, ``OVERWRITE``, ...
-        properties: of the snapshot; of an expired one those that this package wrote.
-    """
-
-    id: int
-    time_millis: int
-    commit_kind: str
-    properties: Mapping[str, str]
-
-    @staticmethod
-    def of(snapshot: Any) -> Published:
-        """Of a pypaimon snapshot."""
-        return Published(
-            int(snapshot.id), int(snapshot.time_millis), str(snapshot.commit_kind), dict(snapshot.properties or {})
-        )
-
-
-def remember(paimon: Any, commits: Mapping[str, int]) -> None:
+def remember(paimon: Any, ids: Mapping[str, int]) -> None:
     """Keep commit ids findable once their snapshots are gone. To be called before the snapshots are deleted.
 
     Args:
         paimon: the table, or a branch of it.
-        commits: commit id to snapshot number. Ids that begin with ``auto-`` are left out: no caller chose them.
+        ids: commit id to snapshot number. Left out are ids that begin with ``auto-``, which no caller chose, and those of
+            commits that a rollback undid.
 
     Raises:
         CommitError: the file can't be written, or a snapshot is gone already; nothing was changed.
     """
-    chosen = {commit_id: number for commit_id, number in commits.items() if not commit_id.startswith(AUTO_PREFIX)}
+    chosen = {commit_id: number for commit_id, number in ids.items() if not commit_id.startswith(AUTO_PREFIX)}
     if not chosen:
         return
+    standing = {number for number, _ in commits(paimon)}
     manager = paimon.snapshot_manager()
     found: dict[str, Published] = {}
     for commit_id, number in chosen.items():
@@ -72,13 +46,18 @@ def remember(paimon: Any, commits: Mapping[str, int]) -> None:
             raise CommitError(
                 f"{_name(paimon)}: snapshot {number} is gone, so commit id {commit_id!r} can't be carried forward"
             )
-        found[commit_id] = Published.of(snapshot)
+        if number in standing:
+            found[commit_id] = Published.of(snapshot)
+    if not found:
+        return
     with _changing(paimon) as kept:
         kept.update(found)
 
 
 def forget(paimon: Any, *, after: int) -> None:
     """Drop the ids of commits later than a snapshot. To be called by a rollback to that snapshot, which undoes them.
+
+    Needed only where that snapshot itself has expired, and is reached by its tag.
 
     Raises:
         CommitError: the file can't be written; nothing was changed.

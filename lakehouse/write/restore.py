@@ -8,9 +8,10 @@ import uuid
 from typing import Any
 
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
-from lakehouse.write.commit import name_of, new_commit_id
-from lakehouse.write.ledger import BYTES, COMMIT_ID, OPERATION, ROWS, forget
-from lakehouse.write.lineage import RESTORED
+from lakehouse.write.commit import name_of
+from lakehouse.write.ids import new_commit_id
+from lakehouse.write.ledger import forget
+from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS
 
 _ATTEMPTS = 100
 _LONGEST_WAIT_S = 1.0
