@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lakehouse.loader import Loader
     from lakehouse.mixture import Mixture, Weighted
     from lakehouse.query import Plan, Query
+    from lakehouse.registry import TrainingSet
     from lakehouse.schema import Blob, Schema
     from lakehouse.table import Commit, Snapshot, SnapshotInfo, Table
 
@@ -58,6 +59,7 @@ _HOME = {
     "Query": "query",
     "Plan": "query",
     "RowIndex": "index",
+    "TrainingSet": "registry",
     "Diff": "history",
     "Rollback": "history",
     "BlobRef": "fetch",
@@ -110,6 +112,7 @@ __all__ = [
     "Snapshot",
     "SnapshotInfo",
     "Table",
+    "TrainingSet",
     "Weighted",
     "__version__",
     "connect",

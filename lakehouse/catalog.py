@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,6 +17,10 @@ from lakehouse.names import checked, split_table_name
 from lakehouse.schema import REFERENCE_OPTION, TABLE_UUID_OPTION, Schema, as_arrow, paimon_schema
 from lakehouse.table import Table
 from lakehouse.upstream import is_local, local_path, remedied
+
+if TYPE_CHECKING:
+    from lakehouse.index import RowIndex
+    from lakehouse.registry import Registry, TrainingSet
 
 _SYSTEM_DATABASE = "sys"
 _TABLE_DEFAULT = "table-default."
@@ -278,6 +282,71 @@ class Catalog:
     def _no_table(self, full: str) -> NotFoundError:
         known = self._neighbours(full) or self.tables()
         return NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}")
+
+    # --- training sets -------------------------------------------------------------------------------------------------
+
+    def save_training_set(self, name: str, index: RowIndex, *, description: str | None = None) -> TrainingSet:
+        """Keep an index under a name, with all that is needed to have exactly the same rows again.
+
+        It becomes one row of the table ``lakehouse.training_sets`` (made on first use, readable by any engine). Its snapshot is
+        pinned by a tag, so that expiry can't take its rows.
+
+        Args:
+            name: letters, digits, ``_``, ``-`` and ``.``, at most 90. Saving under a name again makes the next version.
+            index: made by a query (also one of a branch), split, sampled, taken from; or by ``from_daft(df, table=...)``.
+            description: for people.
+
+        Returns:
+            What was saved, with its version.
+
+        Raises:
+            ConfigError: a name that can't be one.
+            SchemaError: an index that names no snapshot of a table.
+            NotFoundError: its snapshot is gone.
+            CommitError: nothing was saved; trying again is safe.
+            CommitUnknownError: the outcome is unknown; look at `training_sets` first.
+
+        Example:
+            >>> saved = catalog.save_training_set("rain-v2", parts["train"], description="without wipers")  # doctest: +SKIP
+        """
+        return self._registry().save(name, index, description)
+
+    def training_set(self, name: str, version: int | None = None) -> TrainingSet:
+        """A saved training set.
+
+        Args:
+            name: its name.
+            version: which; None: the latest.
+
+        Raises:
+            NotFoundError: no such set or version; the text lists those that exist.
+
+        Example:
+            >>> loader = lh.Loader(lh.Dataset(catalog.training_set("rain-v2").index(), batch_size=64))  # doctest: +SKIP
+        """
+        return self._registry().get(name, version)
+
+    def training_sets(self) -> list[TrainingSet]:
+        """All saved training sets, by name and version."""
+        return self._registry().all()
+
+    def rows_seen(self, state: Mapping[str, Any], *, global_batch: int | None = None) -> RowIndex:
+        """The rows that a model had trained on when its loader's state was saved; see `TrainingSet.seen`.
+
+        Args:
+            state: what `Loader.state_dict` gave; it names the index by its fingerprint.
+            global_batch: ``world * batch_size`` of a run with ``tail="drop"``, to leave out what no epoch took.
+
+        Raises:
+            NotFoundError: no saved training set has that index.
+            ResumeError: a malformed state.
+        """
+        return self._registry().seen(state, global_batch)
+
+    def _registry(self) -> Registry:
+        from lakehouse.registry import Registry
+
+        return Registry(self)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

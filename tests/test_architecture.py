@@ -18,9 +18,10 @@ ROOT = Path(__file__).parent.parent
 
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
-catalog    -> config, names, schema, served, table, upstream
+catalog    -> config, names, schema, served, table, upstream, registry
 changes    -> query, scan, write, schema, references, fetch
 table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction
+registry   -> fetch, index, names, order, query, scan, schema, upstream, write
 compaction -> blobfile, query, scan, write
 history    -> schema, scan, fetch, upstream, index, query, durable
 write      -> schema, fetch, upstream, durable

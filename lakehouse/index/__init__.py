@@ -10,10 +10,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Source:
         roots: where references outside that folder may point.
         where: the query's predicate as text, for people.
         snapshot_uuid: identity of the snapshot; empty where there is none, or an older file does not say.
+        recipe: how the rows were chosen, step by step, as JSON for people; see `RowIndex.recipe`.
     """
 
     table: str
@@ -52,6 +54,11 @@ class Source:
     roots: tuple[str, ...] = ()
     where: str = ""
     snapshot_uuid: str = ""
+    recipe: str = "[]"
+
+    def then(self, **step: Any) -> Source:
+        """The same source with one more step of its recipe."""
+        return replace(self, recipe=json.dumps([*json.loads(self.recipe), step]))
 
 
 class RowIndex:
@@ -126,6 +133,27 @@ class RowIndex:
     def where_text(self) -> str:
         """The query's predicate as text."""
         return self._source.where
+
+    @property
+    def source(self) -> Source:
+        """The version that the rows are of."""
+        return self._source
+
+    @property
+    def recipe(self) -> list[dict[str, Any]]:
+        """How the rows were chosen, step by step: ``where``, ``sample``, ``limit``, ``split``, ``take``, ``frame``.
+
+        Example:
+            >>> parts["train"].recipe  # doctest: +SKIP
+            [{'where': "weather = 'rain'"}, {'split': {'train': 0.8, 'val': 0.2}, 'by': 'scene', 'seed': 0, 'part': 'train'}]
+        """
+        return list(json.loads(self._source.recipe))
+
+    def described(self, source: Source) -> RowIndex:
+        """The same rows, with another account of where they are from."""
+        return RowIndex(
+            source, self._schema, self._row_ids, self._scalars, self._blobs, self._fingerprint, self._file, self._keep
+        )
 
     def column(self, name: str) -> pa.Array:
         """A column that is not a BLOB, n values.
@@ -220,10 +248,12 @@ class RowIndex:
         at = at.astype(np.int64)
         if len(at) and (int(at.min()) < -len(self) or int(at.max()) >= len(self)):
             raise IndexError(f"positions {int(at.min())} to {int(at.max())} of an index of {len(self)} rows")
-        at = np.where(at < 0, at + len(self), at)
+        return self._taken(np.where(at < 0, at + len(self), at), self._source.then(take=len(at)))
+
+    def _taken(self, at: npt.NDArray[np.int64], source: Source) -> RowIndex:
         picked = pa.array(at)
         return RowIndex(
-            self._source,
+            source,
             self._schema,
             self._row_ids[at],
             {name: array.take(picked) for name, array in self._scalars.items()},
@@ -243,7 +273,9 @@ class RowIndex:
             NotFoundError: ``by`` is not a selected column.
         """
         values = self._row_ids if by is None else self.column(by)
-        return {name: self.take(rows) for name, rows in assign(parts, values, seed).items()}
+        rule = {"split": dict(parts), "by": by, "seed": seed}
+        dealt = assign(parts, values, seed)
+        return {name: self._taken(rows, self._source.then(**rule, part=name)) for name, rows in dealt.items()}
 
     # --- saving --------------------------------------------------------------------------------------------------------
 
@@ -262,6 +294,7 @@ class RowIndex:
                 "snapshot": self._source.snapshot_id,
                 "snapshot_uuid": self._source.snapshot_uuid,
                 "where": self._source.where,
+                "recipe": self._source.recipe,
                 "fingerprint": self._fingerprint,
                 "rows": len(self),
                 "schema": schema_text(self._schema),
@@ -315,7 +348,8 @@ class RowIndex:
                 f"{file.path}: made from another snapshot {number} of {name}: that one was deleted and its number given out "
                 "again (by a rollback of another engine); make the index anew"
             )
-        source = Source(name, version.uuid, number, version.path, version.roots, header["where"], saved)
+        recipe = header.get("recipe", "[]")
+        source = Source(name, version.uuid, number, version.path, version.roots, header["where"], saved, recipe)
         return cls._mapped(file, source)
 
     @classmethod

@@ -7,6 +7,7 @@ memory, one column at a time.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ def build_index(
     *,
     limit: int | None = None,
     where: str = "",
+    recipe: Sequence[Mapping[str, Any]] = (),
 ) -> RowIndex:
     """Gather a query's rows.
 
@@ -45,6 +47,7 @@ def build_index(
         located: for each BLOB column kept in ``.blob`` files, what finds its byte ranges.
         limit: at most so many rows.
         where: the predicate as text.
+        recipe: how the rows were chosen, for `RowIndex.recipe`.
     """
     arrow = version.columns.arrow
     inline = {name for name in columns if name in version.columns.blobs and name not in located}
@@ -69,7 +72,16 @@ def build_index(
     uris = {
         name: store.uris(name) if name in inline else located[name].uris for name in columns if name in version.columns.blobs
     }
-    source = Source(version.name, version.uuid, version.snapshot_id, version.path, version.roots, where, version.snapshot_uuid)
+    source = Source(
+        version.name,
+        version.uuid,
+        version.snapshot_id,
+        version.path,
+        version.roots,
+        where,
+        version.snapshot_uuid,
+        json.dumps(list(recipe)),
+    )
     schema = pa.schema([arrow.field(name) for name in columns])
     scalars = {name: store.column(name) for name in columns if name not in uris}
     blobs = {name: store.refs(name, uris[name]) for name in uris}

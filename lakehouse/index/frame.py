@@ -71,6 +71,7 @@ def _frame_source(table: Any, blobs: Mapping[str, BlobRefs]) -> Source:
             version.path,
             version.roots,
             snapshot_uuid=version.snapshot_uuid,
+            recipe='[{"frame": true}]',
         )
     folders = list(dict.fromkeys(_table_folder(uri) for refs in blobs.values() for uri in refs.uris))
     first = folders[0] if folders else ""

@@ -204,7 +204,10 @@ class Query:
         in_rows = [name for name in self.columns if name not in located]
         chunks = rows(self._version, groups, self._predicates, self._samples, in_rows, self._only)
         where = " AND ".join(f"({predicate})" for predicate in self._predicates)
-        return build_index(self._version, chunks, self.columns, located, limit=self._limit, where=where)
+        recipe: list[dict[str, Any]] = [{"where": str(predicate)} for predicate in self._predicates]
+        recipe += [{"sample": fraction, "seed": seed} for fraction, seed in self._samples]
+        recipe += [] if self._limit is None else [{"limit": self._limit}]
+        return build_index(self._version, chunks, self.columns, located, limit=self._limit, where=where, recipe=recipe)
 
     def count_rows(self) -> int:
         """How many rows the result has; from metadata alone when nothing narrows it."""
