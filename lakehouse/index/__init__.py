@@ -273,8 +273,8 @@ class RowIndex:
             NotFoundError: ``by`` is not a selected column.
         """
         values = self._row_ids if by is None else self.column(by)
-        rule = {"split": dict(parts), "by": by, "seed": seed}
         dealt = assign(parts, values, seed)
+        rule = {"split": dict(parts), "by": by, "seed": seed}
         return {name: self._taken(rows, self._source.then(**rule, part=name)) for name, rows in dealt.items()}
 
     # --- saving --------------------------------------------------------------------------------------------------------
