@@ -23,8 +23,8 @@ changes    -> query, scan, write, schema, references, fetch
 table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
 compaction -> blobfile, query, scan, write
-history    -> schema, scan, fetch, upstream, index, query, durable
-write      -> schema, fetch, upstream, durable
+history    -> schema, scan, served, fetch, upstream, index, query, durable
+write      -> schema, fetch, served, upstream, durable
 upstream   -> served, durable
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile

@@ -235,10 +235,23 @@ def test_tags_travel_and_branches(catalog: lh.Catalog, rest: RestServer, tmp_pat
     assert table.at(snapshot=2).arrow(blobs="bytes")["frame"].to_pylist() == [b"\0" * 9, b"\1" * 9]
     times = [info.time for info in table.snapshots()]
     assert table.at(time=times[2]).id == 3
-    table.paimon.branch_manager().create_branch("dev", "v2")
-    assert table.at(branch="dev").count_rows() == 3
+    dev = table.create_branch("dev", tag="v2")
+    assert (table.at(branch="dev").count_rows(), table.branches(), dev.tags()) == (3, ["dev"], {})
+    assert dev.append([{"id": 9, "channel": "rear"}]).snapshot_id == 4
+    assert (dev.latest().count_rows(), table.latest().count_rows()) == (4, 5)
+    with pytest.raises(lh.ConfigError, match="exists"):
+        table.create_branch("dev")
+    assert table.rollback(snapshot=2).rows == 2
+    assert table.latest().count_rows() == 2
+    assert list(table.tags()) == ["v0", "v1", "v2", "v3"]
     with pytest.raises(lh.NotFoundError, match="no branch 'nope'; branches: dev"):
         table.at(branch="nope")
+    table.delete_branch("dev")
+    assert table.branches() == []
+    rest.faults.append(Fault("POST branches", status=403))
+    with pytest.raises(lh.CommitError, match="branch 'dev' can't be written .*403|no permission|No permission"):
+        table.create_branch("dev")
+    assert list(table.tags()) == ["v0", "v1", "v2", "v3"]
 
 
 def test_a_tag_that_can_not_move_comes_back(catalog: lh.Catalog, rest: RestServer) -> None:

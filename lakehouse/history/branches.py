@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.durable import publish_file
-from lakehouse.upstream import is_local, local_path
+from lakehouse.served import ServedBranches
+from lakehouse.upstream import is_local, is_served, local_path
 
 _PREFIX = "branch-"
 
@@ -30,6 +31,8 @@ def write_branch(paimon: Any, name: str, snapshot: Any) -> bool:
 
     root = str(paimon.table_path).rstrip("/")
     folder = f"{root}/branch"
+    if is_served(paimon):
+        return ServedBranches(paimon).write(name, snapshot)
     if not is_local(folder):
         return _made_by_engine(paimon, name, snapshot)
     last = paimon.schema_manager.latest().id if snapshot is None else snapshot.schema_id
@@ -52,7 +55,7 @@ def write_branch(paimon: Any, name: str, snapshot: Any) -> bool:
 
 
 def _made_by_engine(paimon: Any, name: str, snapshot: Any) -> bool:
-    """On object stores, and where a catalog server keeps the branches: through a tag, which upstream's call needs."""
+    """On object stores: through a tag, which upstream's call needs."""
     manager = paimon.branch_manager()
     if name in manager.branches():
         return False
@@ -75,6 +78,9 @@ def remove_branch(paimon: Any, name: str) -> None:
         OSError: the store refuses.
     """
     folder = f"{str(paimon.table_path).rstrip('/')}/branch"
+    if is_served(paimon):
+        ServedBranches(paimon).remove(name)
+        return
     if not is_local(folder):
         paimon.branch_manager().drop_branch(name)
         return

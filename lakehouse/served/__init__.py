@@ -13,9 +13,10 @@ from __future__ import annotations
 from lakehouse.served.catalog import ServedCatalog, open_served
 from lakehouse.served.client import Unanswered, explained
 from lakehouse.served.commit import ServedEnvironment, ServedSnapshotCommit
-from lakehouse.served.tags import ServedTags
+from lakehouse.served.tags import ServedBranches, ServedTags
 
 __all__ = [
+    "ServedBranches",
     "ServedCatalog",
     "ServedEnvironment",
     "ServedSnapshotCommit",

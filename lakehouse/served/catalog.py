@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from pypaimon.api.rest_util import RESTUtil
 from pypaimon.catalog.catalog_context import CatalogContext
 from pypaimon.catalog.rest.rest_catalog import RESTCatalog
 from pypaimon.catalog.rest.rest_catalog_loader import RESTCatalogLoader
+from pypaimon.catalog.rest.rest_token import RESTToken
 from pypaimon.catalog.rest.rest_token_file_io import RESTTokenFileIO
 from pypaimon.common.options import Options
 from pypaimon.filesystem.caching_file_io import CachingFileIO
@@ -21,7 +23,14 @@ from pypaimon.filesystem.caching_file_io import CachingFileIO
 from lakehouse.errors import ConfigError
 from lakehouse.served.client import bound
 
-_REPLACED = ((HttpClient, "_execute_request"), (RESTCatalog, "file_io_for_data"), (RESTCatalog, "catalog_loader"))
+_REPLACED = (
+    (HttpClient, "_execute_request"),
+    (RESTCatalog, "file_io_for_data"),
+    (RESTCatalog, "catalog_loader"),
+    (RESTTokenFileIO, "refresh_token"),
+    (RESTTokenFileIO, "_is_token_expired"),
+    (RESTTokenFileIO, "_build_cache_key"),
+)
 
 
 def open_served(options: Mapping[str, str]) -> ServedCatalog:
@@ -60,9 +69,44 @@ class ServedCatalog(RESTCatalog):
         """As upstream; tokens are fetched through this catalog's client."""
         if not self.data_token_enabled or self.fuse_enabled:
             return super().file_io_for_data(table_path, identifier)
-        file_io = RESTTokenFileIO(identifier, table_path, self.context.options)
+        file_io = ServedTokenFileIO(identifier, table_path, self.context.options)
         file_io.api_instance = self.rest_api
         return CachingFileIO.wrap_with_caching_if_needed(file_io, self.context.options, self._cache_manager)
+
+
+class ServedTokenFileIO(RESTTokenFileIO):
+    """Files by a table's own token, which is renewed before it expires.
+
+    Upstream takes a token for expired an hour ahead: of one that is given for an hour or less it asks anew for every file.
+    Here it is renewed when a quarter of its time is left, at the latest an hour ahead. And upstream keeps the tokens of a
+    process by who asks and the table's name: a table of the same name on another server would be read with this one's.
+    """
+
+    def _build_cache_key(self) -> str:
+        options = self.properties.to_map()
+        return f"{options.get('uri')} {options.get('warehouse')} {super()._build_cache_key()}"
+
+    def refresh_token(self) -> None:
+        """Ask the server for a new token."""
+        super().refresh_token()
+        self.token = ServedToken(self.token.token, self.token.expire_at_millis)
+
+    def _is_token_expired(self, token: Any, minimum_validity_millis: int = 0) -> bool:
+        if not isinstance(token, ServedToken):
+            return bool(super()._is_token_expired(token, minimum_validity_millis))
+        return bool(token.left_millis() < max(token.margin_millis, minimum_validity_millis))
+
+
+class ServedToken(RESTToken):
+    """A token that knows how long before its end it is to be renewed."""
+
+    def __init__(self, token: dict[str, str], expire_at_millis: int) -> None:
+        super().__init__(token, expire_at_millis)
+        self.margin_millis = min(RESTApi.TOKEN_EXPIRATION_SAFE_TIME_MILLIS, max(0, self.left_millis()) // 4)
+
+    def left_millis(self) -> int:
+        """How long it is still valid."""
+        return int(self.expire_at_millis - time.time() * 1000)
 
 
 class ServedLoader(RESTCatalogLoader):

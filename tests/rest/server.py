@@ -56,6 +56,7 @@ class RestServer:
         table_token: makes (token, expiry in ms) of a table's data token.
         faults: to come.
         seen: ``METHOD last-part-of-path`` of every request answered, in order.
+        role_token: what ``/role/NAME`` answers, as a machine's metadata service does.
         keys_seen: access key ids or bearer tokens of the requests.
     """
 
@@ -66,6 +67,7 @@ class RestServer:
     faults: list[Fault] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     late: list[Callable[[], Any]] = field(default_factory=list)
+    role_token: Callable[[], dict[str, str]] | None = None
     keys_seen: list[str] = field(default_factory=list)
     uri: str = ""
 
@@ -189,6 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
         what = f"{self.command} {parts[-1] if parts else ''}"
         owner = self.owner
         owner.seen.append(what)
+        if parts[:1] == ["role"] and owner.role_token is not None:
+            self._send(200, owner.role_token())
+            return
         authorization = headers.get("authorization", "")
         owner.keys_seen.append(_who(authorization))
         fault = owner.take_fault(what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,6 +40,31 @@ def test_an_error_repeats_the_token_that_a_server_echoes(rest: RestServer) -> No
     rest.identity.bearer.clear()
     with pytest.raises(Exception, match="token-of-the-test"):
         CatalogFactory.create(rest.options(token="token-of-the-test"))
+
+
+def test_a_token_is_used_for_a_table_of_the_same_name_on_another_server(rest: RestServer, tmp_path: Path) -> None:
+    held = []
+    with RestServer.run(tmp_path / "other", bearer={"token-of-the-test"}) as other:
+        for server, name in ((rest, "one"), (other, "two")):
+            server.config["data-token.enabled"] = "true"
+            server.table_token = lambda name=name: ({"fs.s3.accessKeyId": name}, int((time.time() + 7200) * 1000))
+            catalog = CatalogFactory.create(server.options())
+            catalog.create_database("upstream", True)
+            catalog.create_table("upstream.t", Schema.from_pyarrow_schema(SCHEMA), False)
+            held.append(catalog.get_table("upstream.t").file_io.valid_token().token["fs.s3.accessKeyId"])
+    assert held == ["one", "one"]
+
+
+def test_a_token_for_half_an_hour_is_asked_for_by_every_file(rest: RestServer) -> None:
+    rest.config["data-token.enabled"] = "true"
+    rest.table_token = lambda: ({"fs.s3.accessKeyId": "key"}, int((time.time() + 1800) * 1000))
+    catalog = CatalogFactory.create(rest.options())
+    catalog.create_database("upstream", True)
+    catalog.create_table("upstream.half", Schema.from_pyarrow_schema(SCHEMA), False)
+    file_io = catalog.get_table("upstream.half").file_io
+    for _ in range(5):
+        file_io.exists(str(rest.lake.folder))
+    assert rest.count("GET token") >= 5
 
 
 def test_defaults_of_tables_are_ignored(tmp_path: Path) -> None:

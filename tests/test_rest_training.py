@@ -1,0 +1,151 @@
+"""Training through a catalog server: index, loader, workers, resume, changes; the same as on a plain folder."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from daft import col
+
+import lakehouse as lh
+from tests.rest import RestServer
+
+SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("speed", pa.float64()), ("frame", pa.large_binary())])
+ROWS = 120
+
+
+def rows(count: int = ROWS) -> list[dict[str, Any]]:
+    return [
+        {"id": number, "channel": f"c{number % 3}", "speed": float(number), "frame": b"%d" % number * (number % 7 + 1)}
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def table(rest: RestServer) -> lh.Table:
+    table = lh.connect(**rest.options()).create_table("drives.frames", SCHEMA, partition_by=["channel"])
+    table.append(rows())
+    table.tag("v1")
+    return table
+
+
+def batches(loader: lh.Loader) -> list[tuple[list[int], list[bytes]]]:
+    return [(batch["id"].tolist(), list(batch["frame"])) for batch in loader]
+
+
+def loader(index: lh.RowIndex, workers: int = 0, **options: Any) -> lh.Loader:
+    dataset = lh.Dataset(index, batch_size=8, seed=3, rank=0, world=1, **options)
+    return lh.Loader(dataset, workers=workers, start_method="forkserver" if workers else None)
+
+
+def test_training_is_the_same_as_on_a_folder(table: lh.Table, tmp_path: Path) -> None:
+    plain = lh.connect(warehouse=str(tmp_path / "plain")).create_table("drives.frames", SCHEMA, partition_by=["channel"])
+    plain.append(rows())
+    ours, theirs = (one.latest().query().where(col("speed") >= 20).select("id", "frame").index() for one in (table, plain))
+    got = batches(loader(ours))
+    assert got == batches(loader(theirs))
+    assert sorted(number for numbers, _ in got for number in numbers) == sorted({n for numbers, _ in got for n in numbers})
+    for numbers, frames in got:
+        assert frames == [b"%d" % number * (number % 7 + 1) for number in numbers]
+
+
+def test_a_tag_trains_the_same_rows_after_the_table_has_moved(table: lh.Table, rest: RestServer, tmp_path: Path) -> None:
+    index = table.at(tag="v1").query().select("id", "frame").index()
+    expected = batches(loader(index))
+    index.save(tmp_path / "train.idx")
+    table.append([{"id": 1000, "channel": "c0", "frame": b"new"}])
+    again = lh.RowIndex.load(tmp_path / "train.idx", lh.connect(**rest.options()))
+    assert again.fingerprint == table.at(tag="v1").query().select("id", "frame").index().fingerprint
+    assert batches(loader(again)) == expected
+    assert rest.options()["token"].encode() not in (tmp_path / "train.idx").read_bytes()
+
+
+class AsksTheCatalog:
+    """A transform that works with the catalog in whichever process it runs."""
+
+    def __init__(self, table: lh.Table) -> None:
+        self.table = table
+
+    def __call__(self, batch: dict[str, Any], rngs: list[np.random.Generator]) -> dict[str, Any]:
+        batch["rows"] = [self.table.at(tag="v1").count_rows()] * len(batch["id"])
+        batch["pid"] = [os.getpid()] * len(batch["id"])
+        return batch
+
+
+def test_workers_have_working_credentials_while_tokens_change(table: lh.Table, rest: RestServer) -> None:
+    """The table's tokens run out every second, in the middle of the epoch and in each worker."""
+    given = []
+    rest.config["data-token.enabled"] = "true"
+
+    def token() -> tuple[dict[str, str], int]:
+        given.append(time.monotonic())
+        return {"fs.s3.accessKeyId": f"key-{len(given)}"}, int((time.time() + 0.4) * 1000)
+
+    rest.table_token = token
+    table = lh.connect(**rest.options()).table("drives.frames")
+    index = table.at(tag="v1").query().select("id", "frame").index()
+    seen, pids, tokens_before = [], set(), 0
+    for at, batch in enumerate(loader(index, workers=2, transform=AsksTheCatalog(table))):
+        seen += batch["id"].tolist()
+        pids |= set(batch["pid"])
+        assert set(batch["rows"]) == {ROWS}
+        tokens_before = tokens_before or len(given)
+        if at % 5 == 0:
+            time.sleep(0.2)
+    assert sorted(seen) == list(range(ROWS))
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    assert len(given) > tokens_before  # renewed in the middle
+
+
+def test_resume_on_another_machine(table: lh.Table, rest: RestServer) -> None:
+    index = table.at(tag="v1").query().select("id", "frame").index()
+    expected = batches(loader(index))
+    first = loader(index)
+    begun = list(itertools.islice(first, 4))
+    state = first.state_dict()
+    assert rest.options()["token"] not in repr(state)
+    other = lh.connect(**rest.options()).table("drives.frames")
+    second = loader(other.at(tag="v1").query().select("id", "frame").index())
+    second.load_state_dict(state)
+    assert [(batch["id"].tolist(), list(batch["frame"])) for batch in begun] + batches(second) == expected
+
+
+def test_queries(table: lh.Table) -> None:
+    snap = table.at(tag="v1")
+    assert snap.daft().where(col("channel") == "c1").count_rows() == ROWS // 3
+    frame = (
+        snap.daft().where(col("id") < 9).with_column("bytes", snap.bytes("frame")).select("id", "bytes").sort("id").to_pydict()
+    )
+    assert frame["bytes"] == [b"%d" % number * (number % 7 + 1) for number in range(9)]
+    assert snap.query().where("speed >= 100").count_rows() == 20
+    assert snap.query().explain().partitions == 3
+
+
+def test_many_appends_while_training(table: lh.Table) -> None:
+    index = table.at(tag="v1").query().select("id", "frame").index()
+    stop = threading.Event()
+    written = []
+
+    def append() -> None:
+        while not stop.is_set():
+            written.append(table.append([{"id": 5000 + len(written), "channel": "c0", "frame": b"late"}]).snapshot_id)
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    try:
+        for _ in range(3):
+            seen = [number for numbers, _ in batches(loader(index)) for number in numbers]
+            assert sorted(seen) == list(range(ROWS))
+    finally:
+        stop.set()
+        writer.join()
+    assert table.latest().count_rows() == ROWS + len(written)
+    assert written == list(range(2, 2 + len(written)))
