@@ -132,7 +132,7 @@ def test_queries(table: lh.Table) -> None:
 def test_many_appends_while_training(table: lh.Table) -> None:
     index = table.at(tag="v1").query().select("id", "frame").index()
     stop = threading.Event()
-    written = []
+    written: list[int | None] = []
 
     def append() -> None:
         while not stop.is_set():

@@ -86,10 +86,13 @@ class ServedTokenFileIO(RESTTokenFileIO):
         options = self.properties.to_map()
         return f"{options.get('uri')} {options.get('warehouse')} {super()._build_cache_key()}"
 
+    token: Any  # upstream's attribute
+
     def refresh_token(self) -> None:
         """Ask the server for a new token."""
         super().refresh_token()
-        self.token = ServedToken(self.token.token, self.token.expire_at_millis)
+        given: Any = self.token
+        self.token = ServedToken(given.token, given.expire_at_millis)
 
     def _is_token_expired(self, token: Any, minimum_validity_millis: int = 0) -> bool:
         if not isinstance(token, ServedToken):

@@ -36,9 +36,7 @@ class ServedTags:
         self._catalog = table.catalog_environment.catalog_loader.load()
         of_table = table.identifier
         self._identifier = (
-            of_table
-            if branch is None
-            else Identifier(of_table.get_database_name(), of_table.get_table_name(), branch=branch)
+            of_table if branch is None else Identifier(of_table.get_database_name(), of_table.get_table_name(), branch=branch)
         )
 
     def names(self) -> list[str]:
