@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -129,15 +130,18 @@ def test_what_another_commit_has_ruled_out_did_not_happen(rest: RestServer, tabl
     assert ids(table) == [0, 1, 2, 3, 4, 5, 10, 11, 12]
 
 
-def _write(options: dict[str, str], writer: int, appends: int) -> None:
+def _write(options: dict[str, str], writer: int, appends: int, begin: Any) -> None:
     table = lh.connect(**options).table("drives.t")
+    begin.wait()
     for number in range(appends):
         table.append(rows((writer * appends + number) * 3))
 
 
 def test_processes_that_meet_in_a_commit_lose_nothing(rest: RestServer, table: lh.Table) -> None:
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write, args=(rest.options(), writer, 6)) for writer in range(4)]
+    begin = context.Barrier(4)
+    rest.faults.append(Fault("POST commit", stall_s=0.05, times=999))
+    writers = [context.Process(target=_write, args=(rest.options(), writer, 6, begin)) for writer in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:
