@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakehouse.blobfile import NULL, OLDER, BlobIndex, read_blob_index
 from lakehouse.errors import FetchError, NotFoundError, SchemaError, cause_line
 from lakehouse.schema import Columns
-from lakehouse.upstream import is_local, local_path
+from lakehouse.upstream import is_local, local_path, served_tags
 
 ROW_ID = "_ROW_ID"
 # Rows a batch of the file reader holds. Its default of 1,024 fits rows with BLOBs inside; ours have none.
@@ -66,9 +66,11 @@ class Version:
         if self.snapshot_id is None:
             return None
         tag = self.paimon.options.options.to_map().get("scan.tag-name")
-        found = (
-            self.paimon.tag_manager().get(tag) if tag else self.paimon.snapshot_manager().get_snapshot_by_id(self.snapshot_id)
-        )
+        if tag:
+            served = served_tags(self.paimon)
+            found = self.paimon.tag_manager().get(tag) if served is None else served.snapshot(tag)
+        else:
+            found = self.paimon.snapshot_manager().get_snapshot_by_id(self.snapshot_id)
         if found is None or int(found.id) != self.snapshot_id:
             raise NotFoundError(f"{self}: this snapshot can no longer be read; tag snapshots that must stay")
         return found

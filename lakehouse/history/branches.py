@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from lakehouse.durable import publish_file
+from lakehouse.durable import publish_file, sync_files
 from lakehouse.served import ServedBranches
 from lakehouse.upstream import is_local, is_served, local_path
 
@@ -101,6 +101,7 @@ def _moved(source: Path, target: Path) -> bool:
         if target.exists():  # another process was first
             return False
         raise
+    sync_files([target.parent])
     return True
 
 

@@ -7,7 +7,9 @@ import time
 import uuid
 from typing import Any
 
+from lakehouse.durable import sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
+from lakehouse.upstream import is_local, local_path
 from lakehouse.write.commit import name_of
 from lakehouse.write.ids import new_commit_id
 from lakehouse.write.ledger import forget
@@ -40,6 +42,9 @@ def publish_restored(paimon: Any, target: Any) -> tuple[Any, Any]:
     for attempt in range(_ATTEMPTS):
         latest = manager.get_latest_snapshot()
         snapshot, lists = _restored(paimon, latest, target, properties)
+        if is_local(lists[0]):  # what a snapshot names is on the disk before the snapshot is
+            paths = [local_path(name) for name in lists]
+            sync_files([*paths, paths[0].parent])
         if publish_one(paimon, snapshot, latest):
             forget(paimon, after=int(target.id))
             return snapshot, latest
