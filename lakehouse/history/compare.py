@@ -26,10 +26,12 @@ class Common:
     """A column of both versions.
 
     Attributes:
+        id: the same in both versions.
         name: in the new version.
         old_name: in the old one; another one where it was renamed in between.
     """
 
+    id: int
     name: str
     old_name: str
 
@@ -66,7 +68,7 @@ class Comparison:
         self._old = old
         self._new = new
         self._columns = columns
-        self._schemas: dict[int, Sequence[str]] = {}
+        self._schemas: dict[int, dict[str, int]] = {}  # schema -> name -> field id
 
     def by_row_id(self, pairs: Sequence[Pair]) -> Found:
         """Rows are the same ones where their ids are equal."""
@@ -105,10 +107,7 @@ class Comparison:
         masks = {}
         if len(both):
             for item in self._columns:
-                held = [
-                    holders(pair.old, item.old_name, self._names(self._old, pair.old)),
-                    holders(pair.new, item.name, self._names(self._new, pair.new)),
-                ]
+                held = [holders(groups, item.id, self._schemas_of(groups)) for groups in sides]
                 if held[0] != held[1]:
                     masks[item.name] = self._differ(item, sides, ids, (at_old, at_new))
         return _found(np.delete(ids[1], at_new), np.delete(ids[0], at_old), both, both, masks)
@@ -136,12 +135,12 @@ class Comparison:
             values.append(column.take(pa.array(places)))
         return differing(values[0], values[1])
 
-    def _names(self, version: Version, groups: Groups) -> dict[int, Sequence[str]]:
+    def _schemas_of(self, groups: Groups) -> dict[int, dict[str, int]]:
         for group in groups.groups:
             for file in group.split.files:
                 if file.schema_id not in self._schemas:
-                    fields = version.paimon.schema_manager.get_schema(file.schema_id).fields
-                    self._schemas[file.schema_id] = tuple(item.name for item in fields)
+                    fields = self._new.paimon.schema_manager.get_schema(file.schema_id).fields
+                    self._schemas[file.schema_id] = {item.name: int(item.id) for item in fields}
         return self._schemas
 
 

@@ -54,7 +54,7 @@ class Diff:
         self.columns_dropped = tuple(item.name for item in then if item.id not in shared)
         self.columns_renamed = {a.name: b.name for a, b in shared.values() if a.name != b.name}
         self.columns_retyped = {b.name: (a.type, b.type) for a, b in shared.values() if a.type != b.type}
-        self._shared = {b.name: Common(b.name, a.name) for a, b in shared.values()}
+        self._shared = {b.name: Common(b.id, b.name, a.name) for a, b in shared.values()}
         self._check()
 
     def _check(self) -> None:

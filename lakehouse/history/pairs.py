@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +65,22 @@ def _at(event: tuple[int, int, Group]) -> tuple[int, int]:
     return event[:2]
 
 
-def holders(groups: Groups, column: str, names: dict[int, Sequence[str]]) -> frozenset[str]:
+def holders(groups: Groups, field_id: int, schemas: Mapping[int, Mapping[str, int]]) -> frozenset[str]:
     """The files that hold a column's values for these groups: the same files hold the same values.
 
     Args:
         groups: of one version.
-        column: by its name in that version.
-        names: columns of each schema that files were written with, for files that hold all of them.
+        field_id: of the column.
+        schemas: for each schema that files were written with, the ids of its columns by their names then.
     """
     return frozenset(
         file.file_name
         for group in groups.groups
         for file in group.split.files
-        if column in (file.write_cols if file.write_cols is not None else names[file.schema_id])
+        if field_id in _held(file.write_cols, schemas[file.schema_id])
     )
+
+
+def _held(written: Sequence[str] | None, schema: Mapping[str, int]) -> set[int]:
+    """Ids of the columns that a file holds; None: all of its schema."""
+    return set(schema.values()) if written is None else {schema[name] for name in written if name in schema}
