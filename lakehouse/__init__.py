@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lakehouse.registry import TrainingSet
     from lakehouse.schema import Blob, Schema
     from lakehouse.table import Commit, Snapshot, SnapshotInfo, Table
+    from lakehouse.upkeep import ExpireReport, OrphanReport, TagInfo
 
 try:
     __version__ = version("lakehouse-sdk")
@@ -54,6 +55,9 @@ _HOME = {
     "SnapshotInfo": "table",
     "Commit": "table",
     "CompactReport": "compaction",
+    "ExpireReport": "upkeep",
+    "OrphanReport": "upkeep",
+    "TagInfo": "upkeep",
     "Schema": "schema",
     "Blob": "schema",
     "Query": "query",
@@ -93,6 +97,7 @@ __all__ = [
     "DecodeError",
     "Decoder",
     "Diff",
+    "ExpireReport",
     "FetchError",
     "Fetcher",
     "Image",
@@ -101,6 +106,7 @@ __all__ = [
     "MapDataset",
     "Mixture",
     "NotFoundError",
+    "OrphanReport",
     "Plan",
     "Query",
     "Raw",
@@ -112,6 +118,7 @@ __all__ = [
     "Snapshot",
     "SnapshotInfo",
     "Table",
+    "TagInfo",
     "TrainingSet",
     "Weighted",
     "__version__",

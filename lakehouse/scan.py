@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakehouse.blobfile import NULL, OLDER, BlobIndex, read_blob_index
 from lakehouse.errors import FetchError, NotFoundError, SchemaError, cause_line
 from lakehouse.schema import Columns
-from lakehouse.upstream import is_local, local_path, served_tags
+from lakehouse.upstream import is_local, local_path, served_tags, snapshot_of
 
 ROW_ID = "_ROW_ID"
 # Rows a batch of the file reader holds. Its default of 1,024 fits rows with BLOBs inside; ours have none.
@@ -70,7 +70,7 @@ class Version:
             served = served_tags(self.paimon)
             found = self.paimon.tag_manager().get(tag) if served is None else served.snapshot(tag)
         else:
-            found = self.paimon.snapshot_manager().get_snapshot_by_id(self.snapshot_id)
+            found = snapshot_of(self.paimon.snapshot_manager(), self.snapshot_id)
         if found is None or int(found.id) != self.snapshot_id:
             raise NotFoundError(f"{self}: this snapshot can no longer be read; tag snapshots that must stay")
         return found
@@ -190,9 +190,24 @@ def plan(version: Version, predicate: Any = None) -> Groups:
                 f"snapshot {version.snapshot_id} has no other tag and its own file has expired"
             )
         groups.extend(_groups(split))
+    _check_deletions(version)
     _check_readable(version, groups)
     groups.sort(key=lambda group: group.first_row_id)
     return Groups(tuple(groups))
+
+
+def _check_deletions(version: Version) -> None:
+    """Refuse a plan that may have left out which rows are deleted: upstream takes a missing index manifest for an empty one.
+
+    Raises:
+        NotFoundError: it is missing, as when the snapshot expires while it is planned.
+    """
+    index = version.snapshot.index_manifest
+    if index and not version.paimon.file_io.exists(f"{version.path}/manifest/{index}"):
+        raise NotFoundError(
+            f"{version}: this snapshot can no longer be read (the manifest of its deleted rows is gone); tag snapshots that "
+            "must stay"
+        )
 
 
 def _check_readable(version: Version, groups: Iterable[Group]) -> None:

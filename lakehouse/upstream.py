@@ -7,6 +7,9 @@ losing a remedy. ``tests/upstream/`` shows each fault and turns red when it heal
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -22,6 +25,7 @@ from lakehouse.durable import publish_file
 from lakehouse.errors import ConfigError
 from lakehouse.served import ServedEnvironment, ServedTags
 
+_SNAPSHOT = re.compile(r"snapshot-(\d+)")
 _REPLACED = (
     (RenamingSnapshotCommit, "commit"),
     (RenamingSnapshotCommit, "_commit_latest_hint"),
@@ -92,26 +96,59 @@ def is_served(table: Any) -> bool:
     return environment.catalog_loader is not None and bool(environment.supports_version_management)
 
 
-def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool) -> bool:
+def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool, extras: Mapping[str, Any] | None = None) -> bool:
     """Name a snapshot. False when the tag exists and is not to be replaced.
 
     Upstream asks whether the tag exists and then writes over it in place: of two processes both succeed, and a crash
     leaves a file that no one can list tags by.
+
+    Args:
+        table: whose snapshot.
+        name: the tag's.
+        snapshot: a pypaimon snapshot.
+        replace: move a tag that exists.
+        extras: further keys of the tag's JSON.
     """
     tags = served_tags(table)
     if tags is not None:
         return tags.write(name, int(snapshot.id), replace=replace)
     manager = table.tag_manager()
     path = str(manager.tag_path(name))
+    text = json.dumps({**json.loads(JSON.to_json(snapshot)), **(extras or {})}, ensure_ascii=False)
     if is_local(path):
-        return publish_file(local_path(path), JSON.to_json(snapshot), replace=replace)
-    if manager.tag_exists(name):
-        if not replace:
-            return False
-        table.replace_tag(name, snapshot.id)
-    else:
-        table.create_tag(name, snapshot.id)
+        return publish_file(local_path(path), text, replace=replace)
+    if manager.tag_exists(name) and not replace:
+        return False
+    table.file_io.write_file(path, text, True)  # one PUT: readers see the old or the new text
     return True
+
+
+def snapshot_of(manager: Any, number: int) -> Any:
+    """A snapshot by its number, None when there is none.
+
+    Upstream asks whether the file is there and then reads it: of a snapshot that expires in between it says that its file is
+    missing, and so do its lists of snapshots.
+    """
+    try:
+        return manager.get_snapshot_by_id(number)
+    except FileNotFoundError:
+        return None
+
+
+def snapshots_of(manager: Any) -> list[Any]:
+    """The snapshots that are there, by number."""
+    found = (snapshot_of(manager, number) for number in snapshot_numbers(manager))
+    return [snapshot for snapshot in found if snapshot is not None]
+
+
+def snapshot_numbers(manager: Any) -> list[int]:
+    """Numbers of the snapshots that are there, ascending."""
+    try:
+        found = manager.file_io.list_status(manager.snapshot_dir)
+    except FileNotFoundError:
+        return []
+    names = (str(status.base_name) for status in found or ())
+    return sorted(int(match[1]) for name in names if (match := _SNAPSHOT.fullmatch(name)))
 
 
 def served_tags(table: Any) -> ServedTags | None:

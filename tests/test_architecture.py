@@ -20,12 +20,13 @@ ROOT = Path(__file__).parent.parent
 EDGES = """
 catalog    -> config, names, schema, served, table, upstream, registry
 changes    -> query, scan, write, schema, references, fetch
-table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction
+table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction, upkeep
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
 compaction -> blobfile, query, scan, write
 history    -> schema, scan, served, fetch, upstream, index, query, durable
 write      -> schema, fetch, served, upstream, durable
 upstream   -> served, durable
+upkeep     -> upstream, write, durable
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile
 index      -> fetch, references
@@ -47,6 +48,7 @@ LIBRARIES: dict[str, dict[str, str]] = {
             "history",
             "compaction",
             "changes",
+            "upkeep",
         ),
         "anywhere",
     ),

@@ -8,12 +8,13 @@ from lakehouse.table.compaction import Compaction
 from lakehouse.table.handle import table_uuid
 from lakehouse.table.restore import Restore
 from lakehouse.table.snapshot import Snapshot
+from lakehouse.table.upkeep import Upkeep
 from lakehouse.table.versions import SnapshotInfo, Versions
 
 __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "table_uuid"]
 
 
-class Table(Changes, Compaction, Restore, Branches, Versions):
+class Table(Changes, Compaction, Restore, Branches, Versions, Upkeep):
     """A table of a catalog. Made by `Catalog.create_table` and `Catalog.table`.
 
     Args:

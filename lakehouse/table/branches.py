@@ -10,6 +10,8 @@ from lakehouse.history import remove_branch, same_schemas, write_branch
 from lakehouse.names import checked
 from lakehouse.scan import snapshot_identity
 from lakehouse.table.versions import Versions
+from lakehouse.upkeep import alone
+from lakehouse.upstream import snapshots_of
 from lakehouse.write import publish_one
 
 if TYPE_CHECKING:
@@ -71,10 +73,11 @@ class Branches(Versions):
         self._only_on_main(f"create_branch({name!r})")
         if checked(name, "branch") == _MAIN or name.isdigit():
             raise ConfigError(f"{name!r} can't name a branch: main is the table itself, and digits alone are taken for numbers")
-        version = self.latest() if tag is None and snapshot is None else self.at(tag=tag, snapshot=snapshot)
         paimon = self.paimon
         try:
-            made = write_branch(paimon, name, version.version.snapshot)
+            with alone(paimon, "create_branch"):  # so that the version does not expire before the branch names its files
+                version = self.latest() if tag is None and snapshot is None else self.at(tag=tag, snapshot=snapshot)
+                made = write_branch(paimon, name, version.version.snapshot)
         except OSError as error:
             raise CommitError(f"{self.name}: branch {name!r} can't be written ({cause_line(error)})") from error
         if not made:
@@ -119,10 +122,14 @@ class Branches(Versions):
             CommitError: the table has moved, or the schemas differ. Nothing was done, unless the text says so.
         """
         self._only_on_main(f"fast_forward({name!r})")
+        with alone(self.paimon, "fast_forward"):  # so that no snapshot of the branch expires before the table has it
+            return self._fast_forward(name)
+
+    def _fast_forward(self, name: str) -> int | None:
         branch = self._branch(name)
         main = self.paimon
         latest = main.snapshot_manager().get_latest_snapshot()
-        theirs = {int(snapshot.id): snapshot for snapshot in branch.snapshot_manager().list_snapshots()}
+        theirs = {int(snapshot.id): snapshot for snapshot in snapshots_of(branch.snapshot_manager())}
         number = 0 if latest is None else int(latest.id)
         if latest is not None and (number not in theirs or snapshot_identity(theirs[number]) != snapshot_identity(latest)):
             raise CommitError(

@@ -11,6 +11,7 @@ from lakehouse.scan import plan
 from lakehouse.schema import Columns
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.table.versions import Versions
+from lakehouse.upkeep import alone
 from lakehouse.write import publish_restored
 
 
@@ -108,7 +109,11 @@ class Restore(Versions):
         null_columns = added_since(then, now)
         if dry_run or target.id == latest.id:
             return Rollback(None, target.id, undone, rows, plan(latest.version).rows, null_columns)
-        published, before = publish_restored(paimon, target.version.snapshot)
+        with alone(paimon, "rollback"):
+            self.at(
+                tag=tag, snapshot=snapshot, time=time
+            )  # it has not expired, and can't until the new snapshot names its files
+            published, before = publish_restored(paimon, target.version.snapshot)
         undone = tuple(number for number in self._ids(paimon) if target.id < number <= int(before.id))
         rows_before = plan(self.at(snapshot=int(before.id)).version).rows
         return Rollback(int(published.id), target.id, undone, rows, rows_before, null_columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -18,7 +19,8 @@ from lakehouse.names import checked
 from lakehouse.scan import Version, snapshot_identity
 from lakehouse.table.handle import Handle, table_uuid
 from lakehouse.table.snapshot import Snapshot
-from lakehouse.upstream import served_tags, write_tag
+from lakehouse.upkeep import TagInfo, extras, tag_info
+from lakehouse.upstream import is_served, served_tags, snapshot_numbers, snapshot_of, snapshots_of, write_tag
 from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -66,7 +68,7 @@ class Versions(Handle):
             ...     print(info.id, info.time, info.operation or info.kind, info.rows_added, info.rows_deleted)
         """
         paimon = self.paimon
-        found = sorted(paimon.snapshot_manager().list_snapshots(), key=lambda snapshot: snapshot.id)
+        found = snapshots_of(paimon.snapshot_manager())
         known = {int(snapshot.id): snapshot for snapshot in found}
         return [_info(snapshot, _change(paimon, snapshot, known.get(int(snapshot.id) - 1))) for snapshot in found]
 
@@ -96,37 +98,78 @@ class Versions(Handle):
         found = ((name, self._tagged(paimon, name)) for name in _tag_names(paimon))
         return {name: int(tag.id) for name, tag in found if tag is not None}
 
-    def tag(self, name: str, *, snapshot: int | None = None, replace: bool = False) -> int:
+    def tag(
+        self,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        replace: bool = False,
+        description: str | None = None,
+        keep_for: timedelta | None = None,
+    ) -> int:
         """Name a snapshot, so that it stays readable and can be found by name.
 
         Args:
             name: letters, digits, ``_``, ``-`` and ``.``; at most 128.
             snapshot: its number; None: the latest.
             replace: move a tag that exists.
+            description: for people; `tag_info` shows it.
+            keep_for: how long the tag is kept at least: `expire` removes it afterwards. None: until `delete_tag`.
 
         Returns:
             The number of the snapshot that the tag names.
 
         Raises:
-            ConfigError: a name that can't be a file name, or one that exists while ``replace`` is False.
+            ConfigError: a name that can't be a file name, one that exists while ``replace`` is False, or a time to live that
+                is not positive.
             NotFoundError: no such snapshot.
+
+        Example:
+            >>> table.tag(
+            ...     "nightly", replace=True, keep_for=timedelta(days=14), description="what night 7 saw"
+            ... )  # doctest: +SKIP
         """
         checked(name, "tag")
+        added = extras(datetime.now(timezone.utc), keep_for, description)
         paimon = self.paimon
+        if is_served(paimon) and (description is not None or keep_for is not None):
+            raise ConfigError(f"{self.name}: its catalog server keeps the tags, without a description or a time to live")
         number = latest_id(paimon) if snapshot is None else _number(snapshot)
         if number is None:
             raise NotFoundError(f"{self.name} has no snapshot to tag yet; append rows first")
-        found = paimon.snapshot_manager().get_snapshot_by_id(number)
+        found = snapshot_of(paimon.snapshot_manager(), number)
         if found is None:
             raise self._no_snapshot(paimon, number)
         try:
-            written = write_tag(paimon, name, found, replace=replace)
+            written = write_tag(paimon, name, found, replace=replace, extras=added)
         except OSError as error:
             raise CommitError(f"{self.name}: tag {name!r} can't be written ({cause_line(error)})") from error
         if not written:
             existing = self.tags().get(name)
             raise ConfigError(f"{self.name}: tag {name!r} exists and names snapshot {existing}; replace=True moves it")
+        if snapshot_of(paimon.snapshot_manager(), number) is None:
+            # It expired while it was tagged. Expiry reads tags after it has removed snapshots, so it may have missed this one.
+            self.delete_tag(name)
+            raise self._no_snapshot(paimon, number)
         return number
+
+    def tag_info(self, name: str) -> TagInfo:
+        """What a tag says: its snapshot, when it was made, until when it is kept, and its description.
+
+        Raises:
+            NotFoundError: no such tag; the text lists those that exist.
+        """
+        paimon = self.paimon
+        found = self._tagged(paimon, checked(name, "tag"))
+        if found is None:
+            raise self._no_tag(name, paimon)
+        if is_served(paimon):
+            return TagInfo(name, int(found.id), None, None, None)
+        manager = paimon.tag_manager()
+        try:
+            return tag_info(name, json.loads(manager.file_io.read_file_utf8(manager.tag_path(name))))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise NotFoundError(f"{self.name}: tag {name!r} can't be read ({cause_line(error)})") from error
 
     def delete_tag(self, name: str) -> None:
         """Remove a tag; its snapshot stays as long as history keeps it.
@@ -152,8 +195,7 @@ class Versions(Handle):
 
     def latest(self) -> Snapshot:
         """The latest snapshot; of an empty table, one of zero rows whose id is None."""
-        paimon = self.paimon
-        return self._pin(paimon, latest_id(paimon))
+        return self._latest(self.paimon)
 
     def at(
         self,
@@ -187,7 +229,7 @@ class Versions(Handle):
             return self._at_tag(paimon, tag, branch)
         if snapshot is not None:
             number = _number(snapshot)
-            if paimon.snapshot_manager().get_snapshot_by_id(number) is None:
+            if snapshot_of(paimon.snapshot_manager(), number) is None:
                 raise self._no_snapshot(paimon, number)
             return self._pin(paimon, number, branch)
         if time is not None:
@@ -197,7 +239,16 @@ class Versions(Handle):
             if found is None:
                 raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
             return self._pin(paimon, int(found.id), branch)
-        return self._pin(paimon, latest_id(paimon), branch)
+        return self._latest(paimon, branch)
+
+    def _latest(self, paimon: Any, branch: str | None = None) -> Snapshot:
+        number = latest_id(paimon)
+        try:
+            return self._pin(paimon, number, branch)
+        except NotFoundError:
+            if latest_id(paimon) == number:
+                raise
+            return self._latest(paimon, branch)  # a commit came, and the snapshot before it expired
 
     def _at_tag(self, paimon: Any, tag: str, branch: str | None) -> Snapshot:
         checked(tag, "tag")
@@ -205,7 +256,7 @@ class Versions(Handle):
         if found is None:
             raise self._no_tag(tag, paimon)
         number = int(found.id)
-        snapshot = paimon.snapshot_manager().get_snapshot_by_id(number)
+        snapshot = snapshot_of(paimon.snapshot_manager(), number)
         if snapshot is not None and snapshot_identity(snapshot) == snapshot_identity(found):
             return self._pin(paimon, number, branch)
         # The snapshot's own file has expired (or its number was given out again); the tag still holds its metadata.
@@ -217,7 +268,10 @@ class Versions(Handle):
         name = self.name if branch is None else f"{self.name}$branch_{branch}"
         if number is not None:
             options = options or {"scan.snapshot-id": str(number)}
-            paimon = paimon.copy(options)
+            try:
+                paimon = paimon.copy(options)
+            except (FileNotFoundError, ValueError) as error:  # it expired this moment
+                raise self._no_snapshot(paimon, number) from error
         reopen = partial(_pinned, self._load, branch, options)
         return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots, reopen))
 
@@ -240,13 +294,18 @@ class Versions(Handle):
             ) from error
 
     def _no_snapshot(self, paimon: Any, number: int) -> NotFoundError:
+        ids = self._ids(paimon)
+        if ids and 0 < number < min(ids):
+            held = sorted(tag for tag in _tag_names(paimon) if (found := self._tagged(paimon, tag)) and found.id == number)
+            advice = f"at(tag={held[0]!r}) still reads it" if held else "tag snapshots that must stay"
+            return NotFoundError(f"{self.name} has no snapshot {number}; {self._known(paimon)}; it has expired: {advice}")
         return NotFoundError(f"{self.name} has no snapshot {number}; {self._known(paimon)}")
 
     def _no_tag(self, name: str, paimon: Any) -> NotFoundError:
         return NotFoundError(f"{self.name} has no tag {name!r}; tags: {', '.join(_tag_names(paimon)) or 'none'}")
 
     def _ids(self, paimon: Any) -> list[int]:
-        return sorted(int(snapshot.id) for snapshot in paimon.snapshot_manager().list_snapshots())
+        return snapshot_numbers(paimon.snapshot_manager())
 
     def _known(self, paimon: Any) -> str:
         ids = self._ids(paimon)
@@ -306,12 +365,25 @@ def _tag_names(paimon: Any) -> list[str]:
 
 
 def _at_time(manager: Any, time_millis: int) -> Any:
-    """The latest snapshot committed at or before a time, or None."""
-    try:
-        return manager.earlier_or_equal_time_mills(time_millis)
-    except RuntimeError:  # it looks for the earliest snapshot from a hint on, which is wrong after a rollback
-        found = [snapshot for snapshot in manager.list_snapshots() if snapshot.time_millis <= time_millis]
-        return max(found, key=lambda snapshot: snapshot.id, default=None)
+    """The latest snapshot committed at or before a time, or None.
+
+    By the numbers that are there: upstream's search begins at a hint, which is wrong after a rollback, and takes it that no
+    number is missing.
+    """
+    found = None
+    numbers = snapshot_numbers(manager)
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        snapshot = snapshot_of(manager, numbers[middle])
+        if snapshot is None:  # it expired since it was listed
+            del numbers[middle]
+            high -= 1
+        elif snapshot.time_millis <= time_millis:
+            found, low = snapshot, middle + 1
+        else:
+            high = middle
+    return found
 
 
 def _pinned(load: Callable[[str | None], Any], branch: str | None, options: dict[str, str] | None) -> Any:

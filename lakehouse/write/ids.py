@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
+from lakehouse.upstream import snapshot_of
 from lakehouse.write.ledger import AUTO_PREFIX, lookup
 from lakehouse.write.published import Published, commits
 
@@ -47,7 +48,7 @@ def find_commit(paimon: Any, commit_id: str) -> Published | None:
         for number, found in commits(paimon):
             if found != commit_id:
                 continue
-            snapshot = paimon.snapshot_manager().get_snapshot_by_id(number)
+            snapshot = snapshot_of(paimon.snapshot_manager(), number)
             if snapshot is not None:
                 return Published.of(snapshot)
     except CommitError:

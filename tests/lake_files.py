@@ -1,0 +1,52 @@
+"""Which files a table has, and which of them are needed: told by pypaimon's own readers, apart from our walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pypaimon.manifest.index_manifest_file import IndexManifestFile
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+import lakehouse as lh
+
+
+def folder_of(table: lh.Table) -> Path:
+    """The table's own folder."""
+    return Path(str(table.paimon.table_path))
+
+
+def files_of(table: lh.Table) -> set[str]:
+    """All files that hold data or name files, relative to the table's folder; no snapshots, schemas, tags, hints."""
+    root = folder_of(table)
+    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {str(path) for path in found if path.parts[0] not in ("snapshot", "schema", "tag", "branch", "lakehouse")}
+
+
+def needed_of(table: lh.Table) -> set[str]:
+    """The files of `files_of` that main's snapshots and tags need, and those of all branches."""
+    branches = table.paimon.branch_manager().branches()
+    handles = [table.paimon, *(table._load(branch) for branch in branches)]
+    root = f"{table.paimon.table_path}/"
+    return {path.removeprefix(root) for handle in handles for path in _reached(handle)}
+
+
+def _reached(handle: Any) -> Iterator[str]:
+    tags = handle.tag_manager()
+    named = [tags.get(name) for name in tags.list_tags()] if Path(tags.tag_directory()).exists() else []
+    pinned = [({"scan.snapshot-id": str(found.id)}, found) for found in handle.snapshot_manager().list_snapshots()]
+    names = tags.list_tags() if named else []
+    pinned += [({"scan.tag-name": name}, found) for name, found in zip(names, named, strict=True)]
+    for options, snapshot in pinned:
+        at = handle.copy(options)
+        for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
+            yield f"{handle.table_path}/manifest/{name}"
+        for listed in ManifestListManager(handle).read_all(snapshot):
+            yield f"{handle.table_path}/manifest/{listed.file_name}"
+        for split in at.new_read_builder().new_scan().plan().splits():
+            yield from split.file_paths
+        if snapshot.index_manifest:
+            yield f"{handle.table_path}/manifest/{snapshot.index_manifest}"
+            for entry in IndexManifestFile(handle).read(snapshot.index_manifest):
+                yield f"{handle.table_path}/index/{entry.index_file.file_name}"
