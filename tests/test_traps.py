@@ -231,7 +231,6 @@ def test_not_offered() -> None:
     assert not hasattr(lh.Table, "drop_column")  # T5
     assert not hasattr(lh.Table, "add_column")  # T3; reading added columns is tested below
     assert not hasattr(lh.Table, "create_index")  # T12
-    assert not hasattr(lh.Table, "expire")  # T18
     assert not hasattr(lh.Table, "changes")  # incremental-between
 
 
