@@ -317,6 +317,10 @@ def test_processes_that_are_killed_leave_a_cache_that_works(tmp_path: Path) -> N
         return child
 
     children = [start(seed) for seed in range(2)]
+    deadline = time.monotonic() + 30
+    while not Store(str(path), 2 * MIB).get([key(i) for i in range(2_000)]):
+        assert time.monotonic() < deadline, "nothing is kept"
+        time.sleep(0.02)
     try:
         for seed in range(2, 8):
             time.sleep(float(rng.uniform(0.05, 0.4)))
