@@ -25,8 +25,9 @@ MAGIC_BYTES = 4
 RECORD_OVERHEAD_BYTES = 16  # magic + record length + crc32
 _FOOTER = struct.Struct("<IB")
 _VERSION = 1
-# One read usually brings footer and index: an index takes about one byte a row.
-_FIRST_READ_BYTES = 64 * 1024
+# One read usually brings footer and index: an index takes one to three bytes a row.
+_INDEX_BYTES_A_ROW = 3
+_LEAST_READ_BYTES = 4096
 _MAX_VARINT_BYTES = 10
 
 ReadRange = Callable[[int, int], bytes]
@@ -59,7 +60,7 @@ def read_blob_index(read: ReadRange, file_bytes: int, rows: int, name: str) -> B
     """
     if file_bytes < _FOOTER.size:
         raise _damaged(name, f"{file_bytes} bytes, too short for a footer")
-    tail_bytes = min(file_bytes, _FIRST_READ_BYTES)
+    tail_bytes = first_read_bytes(file_bytes, rows)
     tail = read(file_bytes - tail_bytes, tail_bytes)
     if len(tail) != tail_bytes:
         raise _damaged(name, f"got {len(tail)} of the last {tail_bytes} bytes")
@@ -117,6 +118,11 @@ def blob_index(records: npt.NDArray[np.int64]) -> bytes:
     """
     packed = encode_lengths(records)
     return packed + _FOOTER.pack(len(packed), _VERSION)
+
+
+def first_read_bytes(file_bytes: int, rows: int) -> int:
+    """How many of a file's last bytes `read_blob_index` asks for first."""
+    return min(file_bytes, max(_LEAST_READ_BYTES, _INDEX_BYTES_A_ROW * rows + _FOOTER.size))
 
 
 def decode_lengths(packed: bytes, name: str = "index") -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ from lakehouse.config import CatalogConfig, load_config
 from lakehouse.errors import CommitError, ConfigError, LakehouseError, NotFoundError, SchemaError, cause_line
 from lakehouse.names import checked, split_table_name
 from lakehouse.schema import REFERENCE_OPTION, TABLE_UUID_OPTION, Schema, as_arrow, paimon_schema
+from lakehouse.stores import Store
 from lakehouse.table import Table
 from lakehouse.upstream import is_local, local_path, remedied
 
@@ -70,6 +71,7 @@ class Catalog:
         from pypaimon import CatalogFactory
 
         from lakehouse.served import explained, open_served
+        from lakehouse.upstream_store import with_store_remedies
 
         options = self._config.options
         if self._is_served:
@@ -79,7 +81,7 @@ class Catalog:
             if is_local(self._config.warehouse) and local_path(self._config.warehouse).is_file():
                 raise ConfigError(f"{self!r}: the warehouse {self._config.warehouse} is a file, not a folder")
         try:
-            return open_it(dict(options))
+            return with_store_remedies(open_it(dict(options)))
         except ConfigError:
             raise
         except Exception as error:  # each metastore has errors of its own
@@ -236,7 +238,8 @@ class Catalog:
         """
         database, table = split_table_name(name)
         full = f"{database}.{table}"
-        opened = Table(partial(self._load, full), full, self._config.blob_roots)
+        store = Store(self._config.options, partial(self._load, full, None))
+        opened = Table(partial(self._load, full), full, self._config.blob_roots, store)
         if not opened.paimon.options.row_tracking_enabled():
             raise SchemaError(
                 f"table {full} has no row ids (row-tracking.enabled=false); copy its rows into a table made by create_table"

@@ -9,21 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakehouse.blobfile import NULL, OLDER, BlobIndex, read_blob_index
+from lakehouse.blobfile import NULL, OLDER, BlobIndex, first_read_bytes, read_blob_index
 from lakehouse.errors import FetchError, NotFoundError, SchemaError, cause_line
+from lakehouse.fetch import BlobRef, BlobRefs, Fetcher
 from lakehouse.schema import Columns
+from lakehouse.stores import Store
 from lakehouse.upstream import is_local, local_path, served_tags, snapshot_of
 
 ROW_ID = "_ROW_ID"
 # Rows a batch of the file reader holds. Its default of 1,024 fits rows with BLOBs inside; ours have none.
 READ_BATCH_ROWS = 16_384
+# Ends of `.blob` files on a store that are read at a time: some KB each.
+_TAILS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,7 @@ class Version:
         uuid: identity of the table, other for a table of the same name made later.
         roots: folders and URL prefixes outside the table's own from which BLOBs may be read.
         reopen: makes ``paimon`` again. A pickle carries this instead of the handle, which holds credentials in clear.
+        store: reads what is not on a local disk; None: nothing does.
     """
 
     paimon: Any
@@ -45,6 +50,7 @@ class Version:
     uuid: str
     roots: tuple[str, ...]
     reopen: Callable[[], Any]
+    store: Store | None = None
 
     @property
     def path(self) -> str:
@@ -88,7 +94,7 @@ class Version:
         return f"{self.name}@{self.snapshot_id}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.name, self.snapshot_id, self.uuid, self.roots, self.reopen)
+        return _reopened, (self.name, self.snapshot_id, self.uuid, self.roots, self.reopen, self.store)
 
 
 def snapshot_identity(snapshot: Any) -> str:
@@ -96,8 +102,10 @@ def snapshot_identity(snapshot: Any) -> str:
     return str(snapshot.uuid or snapshot.delta_manifest_list)
 
 
-def _reopened(name: str, snapshot_id: int | None, uuid: str, roots: tuple[str, ...], reopen: Callable[[], Any]) -> Version:
-    return Version(reopen(), name, snapshot_id, uuid, roots, reopen)
+def _reopened(
+    name: str, snapshot_id: int | None, uuid: str, roots: tuple[str, ...], reopen: Callable[[], Any], store: Store | None
+) -> Version:
+    return Version(reopen(), name, snapshot_id, uuid, roots, reopen, store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,6 +305,14 @@ def _is_blob_file(file: Any) -> bool:
     return bool(file.file_name.endswith(".blob"))
 
 
+def _path_of(file: Any) -> str:
+    return str(file.external_path or file.file_path)
+
+
+def _tail_bytes(file: Any) -> int:
+    return first_read_bytes(file.file_size, file.row_count)
+
+
 @dataclass
 class Locator:
     """Byte ranges of one BLOB column, file by file, with the file indexes read once.
@@ -313,9 +329,13 @@ class Locator:
     _starts: npt.NDArray[np.int64] = field(init=False, repr=False)
     _uris: dict[str, int] = field(init=False, repr=False, default_factory=dict)
     _indexes: dict[int, list[tuple[int, int, BlobIndex]]] = field(init=False, repr=False, default_factory=dict)
+    _tails: dict[str, tuple[int, Any]] = field(init=False, repr=False, default_factory=dict)
+    _fetcher: Fetcher | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         self._starts = np.array([group.first_row_id for group in self.groups.groups], np.int64)
+        if not is_local(self.version.path) and self.version.store is not None:
+            self._fetcher = self.version.store.fetcher()
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -360,17 +380,30 @@ class Locator:
 
     def _files(self, number: int) -> list[tuple[int, int, BlobIndex]]:
         if number not in self._indexes:
-            files = [
-                file
-                for file in self.groups.groups[number].split.files
-                if _is_blob_file(file) and self.column in (file.write_cols or ())
-            ]
-            files.sort(key=lambda file: (file.max_sequence_number, file.first_row_id))
+            files = self._blob_files(number)
+            if self._fetcher is not None and any(_path_of(file) not in self._tails for file in files):
+                self._read_tails(self._fetcher, number)
             self._indexes[number] = [self._index(file) for file in files]
         return self._indexes[number]
 
+    def _blob_files(self, number: int) -> list[Any]:
+        """The group's files of this column, the oldest first."""
+        files = self.groups.groups[number].split.files
+        files = [file for file in files if _is_blob_file(file) and self.column in (file.write_cols or ())]
+        return sorted(files, key=lambda file: (file.max_sequence_number, file.first_row_id))
+
+    def _read_tails(self, fetcher: Fetcher, number: int) -> None:
+        """Read the ends of this group's files and of those that follow, all at a time: a store takes its time for each."""
+        files: list[Any] = []
+        while number < len(self.groups.groups) and len(files) < _TAILS:
+            files += self._blob_files(number)
+            number += 1
+        refs = [BlobRef(_path_of(file), file.file_size - _tail_bytes(file), _tail_bytes(file)) for file in files]
+        values = fetcher.fetch(BlobRefs.of(refs)).values
+        self._tails = {ref.uri: (ref.offset, value) for ref, value in zip(refs, values, strict=True)}
+
     def _index(self, file: Any) -> tuple[int, int, BlobIndex]:
-        path = file.external_path or file.file_path
+        path = _path_of(file)
         uri_id = self._uris.setdefault(path, len(self._uris))
         try:
             index = self._read_index(path, file)
@@ -392,6 +425,8 @@ class Locator:
                 return read_blob_index(lambda at, n: os.pread(handle, n, at), size, file.row_count, name)
             finally:
                 os.close(handle)
+        if self._fetcher is not None:
+            return read_blob_index(partial(self._fetched, path), file.file_size, file.row_count, name)
         with self.version.paimon.file_io.new_input_stream(path) as stream:
 
             def read_range(offset: int, length: int) -> bytes:
@@ -399,3 +434,11 @@ class Locator:
                 return bytes(stream.read(length))
 
             return read_blob_index(read_range, file.file_size, file.row_count, name)
+
+    def _fetched(self, path: str, offset: int, length: int) -> bytes:
+        at, value = self._tails.get(path, (-1, None))
+        if at != offset and self._fetcher is not None:  # an index that is longer than was thought
+            (value,) = self._fetcher.fetch(BlobRefs.of([BlobRef(path, offset, length)])).values
+        if isinstance(value, FetchError):
+            raise value
+        return bytes(value or b"")

@@ -22,7 +22,7 @@ from pypaimon.write.commit.conflict_detection import ConflictDetection
 from pypaimon.write.file_store_commit import FileStoreCommit
 
 from lakehouse.durable import publish_file
-from lakehouse.errors import ConfigError
+from lakehouse.errors import CommitError, ConfigError
 from lakehouse.served import ServedEnvironment, ServedTags
 
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
@@ -56,6 +56,30 @@ class LinkingSnapshotCommit(RenamingSnapshotCommit):
         return True
 
 
+class ConditionalSnapshotCommit(RenamingSnapshotCommit):
+    """Publishes a snapshot on an object store, where only the first writer of a key succeeds: `lakehouse.upstream_store`."""
+
+    def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:  # noqa: ARG002
+        """True when this snapshot id is ours, False when another writer took it first."""
+        path = self.snapshot_manager.get_snapshot_path(snapshot.id)
+        if not self.file_io.try_to_write_atomic(path, JSON.to_json(snapshot, indent=2)):
+            return False
+        self._commit_latest_hint(snapshot.id)
+        return True
+
+    def verdict(self, error: Exception) -> str:
+        """What an error of `commit` means for the snapshot; see `lakehouse.write.engine`."""
+        return "refused" if isinstance(error, CommitError) else str(getattr(error, "outcome", "doubt"))
+
+
+class ConditionalEnvironment(CatalogEnvironment):
+    """A catalog environment of a warehouse on an object store, committed to as `ConditionalSnapshotCommit` does."""
+
+    def snapshot_commit(self, snapshot_manager: Any) -> Any:
+        """The commit that `ConditionalSnapshotCommit` describes."""
+        return ConditionalSnapshotCommit(snapshot_manager)
+
+
 class LinkingEnvironment(CatalogEnvironment):
     """A catalog environment of a local warehouse whose snapshots are published by ``link``."""
 
@@ -78,7 +102,7 @@ def remedied(table: Any) -> Any:
     # By default a filter on a column that has a global index finds only rows that the index knows: later appends are missing.
     table = table.copy_without_time_travel({"global-index.enabled": "false"})
     environment = table.catalog_environment
-    kind = ServedEnvironment if is_served(table) else LinkingEnvironment if is_local(str(table.table_path)) else None
+    kind = _environment_of(table)
     if kind is not None and type(environment) is CatalogEnvironment:
         table.catalog_environment = kind(
             identifier=environment.identifier,
@@ -90,10 +114,33 @@ def remedied(table: Any) -> Any:
     return table
 
 
+def _environment_of(table: Any) -> type[CatalogEnvironment] | None:
+    if is_served(table):
+        return ServedEnvironment
+    if is_local(str(table.table_path)):
+        return LinkingEnvironment
+    return ConditionalEnvironment if creates(table) else None
+
+
 def is_served(table: Any) -> bool:
     """Whether a catalog server decides what is committed to the table, wherever its files lie."""
     environment = table.catalog_environment
     return environment.catalog_loader is not None and bool(environment.supports_version_management)
+
+
+def creates(table: Any) -> bool:
+    """Whether the table's FileIO is one of ours, which lets the store decide who wrote a file first."""
+    return hasattr(getattr(table.file_io, "_delegate", table.file_io), "check_creates")
+
+
+def check_commits(table: Any) -> None:
+    """See, before anything is written, that the store can be committed to by more than one writer.
+
+    Raises:
+        CommitError: it can't.
+    """
+    if creates(table):
+        table.file_io.check_creates(str(table.table_path))
 
 
 def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool, extras: Mapping[str, Any] | None = None) -> bool:
@@ -117,6 +164,8 @@ def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool, extras: Ma
     text = json.dumps({**json.loads(JSON.to_json(snapshot)), **(extras or {})}, ensure_ascii=False)
     if is_local(path):
         return publish_file(local_path(path), text, replace=replace)
+    if not replace and creates(table):
+        return bool(table.file_io.try_to_write_atomic(path, text))
     if manager.tag_exists(name) and not replace:
         return False
     table.file_io.write_file(path, text, True)  # one PUT: readers see the old or the new text

@@ -16,6 +16,9 @@ import pytest
 from hypothesis import settings
 
 from tests.drawing import draw_road, encoded, jpeg_bytes, oriented, with_segment
+from tests.stores.fixtures import lake, s3_lake, s3_proxy, s3_server
+
+__all__ = ["lake", "s3_lake", "s3_proxy", "s3_server"]  # fixtures of theirs
 
 if TYPE_CHECKING:
     from tests.rest import RestServer
@@ -29,6 +32,9 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 os.environ.pop("LAKEHOUSE_CONFIG", None)  # the developer's own catalog is no test's business
+
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # no test asks a cloud for keys
+
 
 _EXIT_STATUS = pytest.StashKey[int]()
 

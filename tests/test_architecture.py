@@ -18,9 +18,10 @@ ROOT = Path(__file__).parent.parent
 
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
-catalog    -> config, names, schema, served, table, upstream, registry
+catalog    -> config, names, schema, served, stores, table, upstream, upstream_store, registry
+upstream_store -> fetch, stores
 changes    -> query, scan, write, schema, references, fetch
-table      -> changes, names, schema, query, fetch, scan, index, upstream, write, history, compaction, upkeep
+table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
 compaction -> blobfile, query, scan, write
 history    -> schema, scan, served, fetch, upstream, index, query, durable
@@ -28,8 +29,9 @@ write      -> schema, fetch, served, upstream, durable
 upstream   -> served, durable
 upkeep     -> upstream, write, durable
 query      -> index, scan, fetch, schema, references, upstream
-scan       -> upstream, fetch, schema, blobfile
-index      -> fetch, references
+scan       -> upstream, fetch, schema, blobfile, stores
+index      -> fetch, references, stores
+stores     -> fetch
 references -> fetch
 dataset    -> index, order, shard, fetch, decode, cache
 cache      -> fetch
@@ -49,6 +51,7 @@ LIBRARIES: dict[str, dict[str, str]] = {
             "compaction",
             "changes",
             "upkeep",
+            "upstream_store",
         ),
         "anywhere",
     ),
@@ -57,6 +60,8 @@ LIBRARIES: dict[str, dict[str, str]] = {
     "PIL": {"decode": "lazily", "udfs": "anywhere"},
     "simplejpeg": {"decode": "lazily", "udfs": "anywhere"},
     "yaml": {"config": "lazily"},
+    "obstore": {"stores": "lazily"},
+    "botocore": {"stores": "lazily"},
 }
 SAME_LIBRARY = {"torchdata": "torch", "torchvision": "torch", "pypaimon.daft": "daft"}
 

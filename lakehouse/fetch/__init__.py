@@ -13,24 +13,31 @@ from __future__ import annotations
 from lakehouse.fetch.fsspec_reader import fsspec_read_range
 from lakehouse.fetch.local import LocalFetcher
 from lakehouse.fetch.plan import SpanPlan, plan_spans
+from lakehouse.fetch.process import PerProcess
 from lakehouse.fetch.reads import ReadRange
-from lakehouse.fetch.refs import BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, fetch_blob
+from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, fetch_blob
 from lakehouse.fetch.remote import RangeFetcher
+from lakehouse.fetch.retry import ReadError, Verdict, classify
 from lakehouse.fetch.table import TableFetcher
 from lakehouse.fetch.verify import VerifyingFetcher
 
 __all__ = [
+    "TO_END",
     "BlobRef",
     "BlobRefs",
     "FetchStats",
     "Fetched",
     "Fetcher",
     "LocalFetcher",
+    "PerProcess",
     "RangeFetcher",
+    "ReadError",
     "ReadRange",
     "SpanPlan",
     "TableFetcher",
+    "Verdict",
     "VerifyingFetcher",
+    "classify",
     "fetch_blob",
     "fsspec_read_range",
     "plan_spans",

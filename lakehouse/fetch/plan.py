@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from lakehouse.fetch.refs import IntArray
 
+_FREE_HOLE_BYTES = 1024
+
 
 @dataclass(frozen=True, eq=False)
 class SpanPlan:
@@ -55,7 +57,13 @@ class SpanPlan:
 
 
 def plan_spans(
-    uri_ids: npt.ArrayLike, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, gap_bytes: int, span_bytes: int
+    uri_ids: npt.ArrayLike,
+    offsets: npt.ArrayLike,
+    lengths: npt.ArrayLike,
+    *,
+    gap_bytes: int,
+    span_bytes: int,
+    waste: float | None = None,
 ) -> SpanPlan:
     """Merge neighbouring ranges into spans.
 
@@ -69,12 +77,17 @@ def plan_spans(
         lengths: int[n]; 0 or negative: nothing to read here.
         gap_bytes: largest hole to read through.
         span_bytes: largest span.
+        waste: read through holes, the smallest first, only as long as they add at most this share to the bytes wanted; those
+            up to 1 KiB always, since a request's own headers are as long. None: through all that the gap allows.
 
     Raises:
-        ValueError: a negative gap, a span of no bytes, or a negative offset.
+        ValueError: a negative gap or waste, a span of no bytes, or a negative offset.
     """
-    if gap_bytes < 0 or span_bytes < 1:
-        raise ValueError(f"gap_bytes must be 0 or more and span_bytes 1 or more, got {gap_bytes} and {span_bytes}")
+    if gap_bytes < 0 or span_bytes < 1 or (waste is not None and waste < 0):
+        raise ValueError(
+            f"gap_bytes must be 0 or more, span_bytes 1 or more, waste 0 or more or None; got {gap_bytes=}, {span_bytes=}, "
+            f"{waste=}"
+        )
     all_ids, all_offsets, all_lengths = (np.asarray(a, np.int64) for a in (uri_ids, offsets, lengths))
     rows = np.flatnonzero((all_ids >= 0) & (all_lengths > 0))
     order = rows[np.lexsort((all_offsets[rows], all_ids[rows]))]  # [m] ranges by (uri, offset)
@@ -85,7 +98,15 @@ def plan_spans(
     reach = _running_end(uri, end)
 
     begins = np.ones(len(order), np.bool_)  # [m] a hole wider than the gap lies before this range
-    begins[1:] = (uri[1:] != uri[:-1]) | (start[1:] - reach[:-1] > gap_bytes)
+    hole = start[1:] - reach[:-1]
+    begins[1:] = (uri[1:] != uri[:-1]) | (hole > gap_bytes)
+    if waste is not None and len(order):
+        wanted = int((end[1:] - np.maximum(start[1:], np.where(uri[1:] == uri[:-1], reach[:-1], 0))).clip(0).sum())
+        wanted += int(end[0] - start[0])
+        inside = np.flatnonzero(~begins[1:] & (hole > 0))  # [h] holes that the gap allows
+        smallest_first = inside[np.argsort(hole[inside], kind="stable")]
+        too_much = (np.cumsum(hole[smallest_first]) > waste * wanted) & (hole[smallest_first] > _FREE_HOLE_BYTES)
+        begins[1 + smallest_first[too_much]] = True
     run_first = np.flatnonzero(begins)  # [r]
     run_stop = np.append(run_first[1:], len(order))  # [r]
     run_end = reach[run_stop - 1] if len(order) else reach

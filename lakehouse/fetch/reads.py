@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import queue
 import random
 import time
@@ -76,9 +77,48 @@ class Tally:
     requests: int = 0
     bytes_fetched: int = 0
     retries: int = 0
+    throttles: int = 0
+    seconds_backoff: float = 0.0
 
 
-def run_requests(requests: Sequence[Request], read_range: ReadRange, pool: Pool, policy: Policy, tally: Tally) -> list[Answer]:
+class Pace:
+    """How many requests may be in flight: halved when the store asks for fewer, one more with each so many that it answers.
+
+    Shared by the threads of a process without a lock: an update that is lost does no harm.
+
+    Args:
+        most: requests in flight, at most and at first.
+    """
+
+    _LEAST = 4
+    _HALVING_S = 1.0  # requests sent before the last halving are throttled too, and mean nothing new
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(most)
+        self._halved_s = -math.inf
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight now."""
+        return int(self._limit)
+
+    def throttled(self) -> None:
+        """The store asked for fewer."""
+        now_s = time.monotonic()
+        if now_s - self._halved_s >= self._HALVING_S:
+            self._halved_s = now_s
+            self._limit = max(min(self._LEAST, self._most), self._limit / 2)
+
+    def answered(self) -> None:
+        """The store gave an answer."""
+        if self._limit < self._most:
+            self._limit = min(self._most, self._limit + 1 / self._limit)
+
+
+def run_requests(
+    requests: Sequence[Request], read_range: ReadRange, pool: Pool, policy: Policy, tally: Tally, pace: Pace
+) -> list[Answer]:
     """The answers, in the order of the requests.
 
     Raises:
@@ -86,7 +126,7 @@ def run_requests(requests: Sequence[Request], read_range: ReadRange, pool: Pool,
     """
     if not requests:
         return []
-    run = _Run(requests, read_range, pool, policy, tally)
+    run = _Run(requests, read_range, pool, policy, tally, pace)
     return run.answers()
 
 
@@ -119,12 +159,15 @@ class _Try(Job):
 class _Run:
     """The state of one `run_requests`; used by the calling thread alone."""
 
-    def __init__(self, requests: Sequence[Request], read_range: ReadRange, pool: Pool, policy: Policy, tally: Tally) -> None:
+    def __init__(
+        self, requests: Sequence[Request], read_range: ReadRange, pool: Pool, policy: Policy, tally: Tally, pace: Pace
+    ) -> None:
         self._requests = requests
         self._read_range = read_range
         self._pool = pool
         self._policy = policy
         self._tally = tally
+        self._pace = pace
         self._answers: list[Answer | None] = [None] * len(requests)
         self._waiting = deque(range(len(requests)))
         self._later: list[tuple[float, int]] = []  # heap of (when to try again, request)
@@ -149,7 +192,7 @@ class _Run:
         now_s = time.monotonic()
         while self._later and self._later[0][0] <= now_s:
             self._waiting.appendleft(heapq.heappop(self._later)[1])  # first: its wait may not add to that of all others
-        while self._waiting and len(self._running) < self._pool.threads:
+        while self._waiting and len(self._running) < min(self._pool.threads, self._pace.limit):
             index = self._waiting.popleft()
             attempt = _Try(index, self._requests[index], self._read_range, self._done)
             if not self._pool.submit(attempt):
@@ -204,6 +247,7 @@ class _Run:
         got = len(attempt.data)
         self._tally.bytes_fetched += got
         if request.length in (TO_END, got):
+            self._pace.answered()
             self._answers[index] = attempt.data
             return
         if len(self._prefixes.get(index, b"")) < got < request.length:
@@ -213,11 +257,15 @@ class _Run:
         self._fail(index, "short", f"got {got} bytes, expected {request.length} (asked for {asked})", None)
 
     def _fail(self, index: int, verdict: Verdict, why: str, error: BaseException | None) -> None:
+        if verdict == "throttled":
+            self._tally.throttles += 1
+            self._pace.throttled()
         retry = self._tries[index] - 1
         hopeless = verdict not in RETRIED or (verdict == "short" and self._shorts[index] > _SHORT_RETRIES)
         if not hopeless and retry < self._policy.retries:
-            due_s = time.monotonic() + backoff_s(retry, self._policy.backoff_s, _JITTER)
-            heapq.heappush(self._later, (due_s, index))
+            wait_s = backoff_s(retry, self._policy.backoff_s, _JITTER)
+            self._tally.seconds_backoff += wait_s
+            heapq.heappush(self._later, (time.monotonic() + wait_s, index))
             return
         times = f" (tried {self._tries[index]} times)" if self._tries[index] > 1 else ""
         self._answers[index] = Failure(verdict, why + times, error, self._prefixes.get(index, b""))

@@ -157,6 +157,8 @@ class FetchStats:
         bytes_fetched: read from storage: with the gaps between merged ranges, and what was read again.
         seconds: the caller's wait.
         retries: requests that repeated a failed one.
+        throttles: answers by which the store asked for fewer requests (429, 503, SlowDown).
+        seconds_backoff: waits before requests were repeated, all of them added up; other requests go on meanwhile.
     """
 
     requests: int = 0
@@ -164,6 +166,8 @@ class FetchStats:
     bytes_fetched: int = 0
     seconds: float = 0.0
     retries: int = 0
+    throttles: int = 0
+    seconds_backoff: float = 0.0
 
     def __add__(self, other: FetchStats) -> FetchStats:
         return FetchStats(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))

@@ -59,7 +59,10 @@ _TRANSIENT_CLASS = re.compile(
 _BY_WORDS: tuple[tuple[Verdict, re.Pattern[str]], ...] = (
     (
         "denied",
-        re.compile(r"access.?denied|forbidden|unauthori[sz]ed|signature.?does.?not.?match|invalid.?access.?key", re.IGNORECASE),
+        re.compile(
+            r"access.?denied|forbidden|unauthori[sz]ed|signature.?does.?not.?match|invalid.?access.?key|expired.?token",
+            re.IGNORECASE,
+        ),
     ),
     (
         "gone",
@@ -79,6 +82,21 @@ _BY_WORDS: tuple[tuple[Verdict, re.Pattern[str]], ...] = (
     ),
 )
 _MAX_CHAIN = 8
+
+
+class ReadError(OSError):
+    """A failed read whose meaning the client knows.
+
+    Attributes:
+        verdict: see `classify`.
+    """
+
+    def __init__(self, text: str, verdict: Verdict) -> None:
+        super().__init__(text)
+        self.verdict: Verdict = verdict
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadError, (str(self), self.verdict)
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -116,6 +134,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _verdict(error: BaseException) -> Verdict | None:
+    if isinstance(error, ReadError):
+        return error.verdict
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return "gone"
     if isinstance(error, PermissionError):

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lakehouse.errors import NotFoundError, ResumeError, SchemaError
 from lakehouse.fetch import BlobRefs, Fetcher, TableFetcher
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
+from lakehouse.stores import Store
 
 # Rows handled at once where all rows of a mapped array are read.
 _PIECE_ROWS = 1 << 20
@@ -45,6 +46,7 @@ class Source:
         where: the query's predicate as text, for people.
         snapshot_uuid: identity of the snapshot; empty where there is none, or an older file does not say.
         recipe: how the rows were chosen, step by step, as JSON for people; see `RowIndex.recipe`.
+        store: reads what is not on a local disk; None: nothing does.
     """
 
     table: str
@@ -55,6 +57,13 @@ class Source:
     where: str = ""
     snapshot_uuid: str = ""
     recipe: str = "[]"
+    store: Store | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, version: Any, where: str = "", recipe: str = "[]") -> Source:
+        """A version's."""
+        names = ("uuid", "snapshot_id", "path", "roots", "snapshot_uuid", "store")
+        return cls(table=version.name, where=where, recipe=recipe, **{name: getattr(version, name) for name in names})
 
     def then(self, **step: Any) -> Source:
         """The same source with one more step of its recipe."""
@@ -221,7 +230,7 @@ class RowIndex:
 
     def fetcher(self) -> Fetcher:
         """What reads the bytes: only from the table's own folder and the catalog's ``blob_roots``."""
-        return TableFetcher(self._source.path, roots=self._source.roots)
+        return _fetcher(self._source)
 
     def __repr__(self) -> str:
         blob_bytes = sum(refs.total_bytes for refs in self._blobs.values())
@@ -348,8 +357,9 @@ class RowIndex:
                 f"{file.path}: made from another snapshot {number} of {name}: that one was deleted and its number given out "
                 "again (by a rollback of another engine); make the index anew"
             )
-        recipe = header.get("recipe", "[]")
-        source = Source(name, version.uuid, number, version.path, version.roots, header["where"], saved, recipe)
+        source = replace(
+            Source.of(version, header["where"], header.get("recipe", "[]")), table=name, snapshot_id=number, snapshot_uuid=saved
+        )
         return cls._mapped(file, source)
 
     @classmethod
@@ -467,4 +477,8 @@ def _absolute(uri: str, path: str) -> str:
 
 def table_fetcher(version: Any) -> Fetcher:
     """What reads the BLOBs of a version."""
-    return TableFetcher(version.path, roots=version.roots)
+    return _fetcher(Source.of(version))
+
+
+def _fetcher(source: Source) -> Fetcher:
+    return TableFetcher(source.path, source.roots, remote=None if source.store is None else source.store.fetcher())

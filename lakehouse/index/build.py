@@ -72,16 +72,7 @@ def build_index(
     uris = {
         name: store.uris(name) if name in inline else located[name].uris for name in columns if name in version.columns.blobs
     }
-    source = Source(
-        version.name,
-        version.uuid,
-        version.snapshot_id,
-        version.path,
-        version.roots,
-        where,
-        version.snapshot_uuid,
-        json.dumps(list(recipe)),
-    )
+    source = Source.of(version, where, json.dumps(list(recipe)))
     schema = pa.schema([arrow.field(name) for name in columns])
     scalars = {name: store.column(name) for name in columns if name not in uris}
     blobs = {name: store.refs(name, uris[name]) for name in uris}

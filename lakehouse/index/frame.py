@@ -64,15 +64,7 @@ def _frame_source(table: Any, blobs: Mapping[str, BlobRefs]) -> Source:
         version = getattr(snapshot, "version", None)
         if version is None:
             raise ConfigError(f"from_daft(): table is a Table or a Snapshot, got {type(table).__name__}")
-        return Source(
-            version.name,
-            version.uuid,
-            version.snapshot_id,
-            version.path,
-            version.roots,
-            snapshot_uuid=version.snapshot_uuid,
-            recipe='[{"frame": true}]',
-        )
+        return Source.of(version, recipe='[{"frame": true}]')
     folders = list(dict.fromkeys(_table_folder(uri) for refs in blobs.values() for uri in refs.uris))
     first = folders[0] if folders else ""
     return replace(Source("", "", None, first), roots=tuple(folders[1:]))

@@ -220,7 +220,7 @@ class Changes(Handle):
         number = latest_id(paimon)
         reopen = partial(_at, self._load, number)
         return changes.Base(
-            paimon, Version(_pinned(paimon, number), self.name, number, table_uuid(paimon), self._roots, reopen)
+            paimon, Version(_pinned(paimon, number), self.name, number, table_uuid(paimon), self._roots, reopen, self._store)
         )
 
     def _changed(

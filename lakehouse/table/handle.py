@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakehouse.errors import SchemaError, cause_line
 from lakehouse.schema import TABLE_UUID_OPTION, Columns
+from lakehouse.stores import Store
 
 
 class Handle:
@@ -18,13 +19,17 @@ class Handle:
         load: makes a fresh pypaimon handle: of the main branch, or of the named one.
         name: ``database.table``.
         roots: where references outside the table's own folder may point.
+        store: reads what is not on a local disk; None: nothing does.
     """
 
-    def __init__(self, load: Callable[[str | None], Any], name: str, roots: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, load: Callable[[str | None], Any], name: str, roots: tuple[str, ...] = (), store: Store | None = None
+    ) -> None:
         self._load = load
         self._paimon = load(None)
         self._name = name
         self._roots = roots
+        self._store = store
 
     @property
     def name(self) -> str:
@@ -51,7 +56,7 @@ class Handle:
         return Columns.of(self._paimon)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._load, self._name, self._roots)
+        return type(self), (self._load, self._name, self._roots, self._store)
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self.partition_by)}" if self.partition_by else ""

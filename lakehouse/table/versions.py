@@ -273,7 +273,7 @@ class Versions(Handle):
             except (FileNotFoundError, ValueError) as error:  # it expired this moment
                 raise self._no_snapshot(paimon, number) from error
         reopen = partial(_pinned, self._load, branch, options)
-        return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots, reopen))
+        return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots, reopen, self._store))
 
     def _branch(self, branch: str) -> Any:
         checked(branch, "branch")

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lakehouse.errors import CommitError, LakehouseError, SchemaError, cause_line
 from lakehouse.schema import Columns
+from lakehouse.upstream import check_commits
 from lakehouse.write.commit import discard, name_of
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Writer:
     """
 
     def __init__(self, paimon: Any, columns: Columns) -> None:
+        check_commits(paimon)
         self._paimon = paimon
         self._columns = columns
         self._scalars = [i for i, item in enumerate(columns.arrow) if item.name not in set(columns.blobs) - columns.inline]
