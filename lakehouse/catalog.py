@@ -78,8 +78,13 @@ class Catalog:
             open_it = open_served
         else:
             open_it = CatalogFactory.create
-            if is_local(self._config.warehouse) and local_path(self._config.warehouse).is_file():
-                raise ConfigError(f"{self!r}: the warehouse {self._config.warehouse} is a file, not a folder")
+            if is_local(self._config.warehouse):
+                from lakehouse.warehouse import open_local
+
+                if local_path(self._config.warehouse).is_file():
+                    raise ConfigError(f"{self!r}: the warehouse {self._config.warehouse} is a file, not a folder")
+                if options.get("metastore", "filesystem") == "filesystem":
+                    open_it = open_local
         try:
             return with_store_remedies(open_it(dict(options)))
         except ConfigError:
@@ -266,11 +271,13 @@ class Catalog:
 
         Raises:
             NotFoundError: no such table, unless ``missing_ok``.
-            CommitError: the store refuses; some of its files may be gone.
+            CommitError: the store refuses; on a local warehouse the text says whether the table is still there, elsewhere some
+                of its files may be gone.
         """
         database, table = split_table_name(name)
         full = f"{database}.{table}"
-        if full not in self._neighbours(full):
+        remains = getattr(self.paimon, "has_remains", None)  # half of a table that another engine dropped
+        if full not in self._neighbours(full) and not (remains is not None and remains(full)):
             if missing_ok:
                 return
             raise self._no_table(full)

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parent.parent
 
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
-catalog    -> config, names, schema, served, stores, table, upstream, upstream_store, registry
+catalog    -> config, names, schema, served, stores, table, upstream, upstream_store, registry, warehouse
 upstream_store -> fetch, stores
+warehouse  -> durable, upstream
 changes    -> query, scan, write, schema, references, fetch
 table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
@@ -52,6 +53,7 @@ LIBRARIES: dict[str, dict[str, str]] = {
             "changes",
             "upkeep",
             "upstream_store",
+            "warehouse",
         ),
         "anywhere",
     ),

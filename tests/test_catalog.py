@@ -270,14 +270,22 @@ def test_a_table_that_can_not_be_dropped(catalog: lh.Catalog, monkeypatch: pytes
 
     catalog.create_table("default.t", SCHEMA).append([{"id": 1, "frame": b"x"}])
 
-    def refuse(path: Any) -> None:
+    def refuse(path: Any, *_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(shutil, "rmtree", refuse)
+    monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(lh.CommitError, match=r"table default\.t can't be dropped in .*Permission denied"):
         catalog.drop_table("default.t")
     monkeypatch.undo()
     assert catalog.table("default.t").latest().count_rows() == 1
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(lh.CommitError, match=r"no table any more, but files of it are left in .*Permission denied"):
+        catalog.drop_table("default.t")
+    monkeypatch.undo()
+    assert catalog.tables() == []
+    catalog.create_table("default.u", SCHEMA)
+    catalog.drop_table("default.u")
+    assert list((Path(catalog.paimon.warehouse) / "default.db").iterdir()) == []
 
 
 def test_a_damaged_table_says_so(catalog: lh.Catalog, warehouse: Path) -> None:

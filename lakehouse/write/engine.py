@@ -7,6 +7,8 @@ latest snapshot -> conflicts? -> manifests written -> flushed -> published under
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 import random
 import time
@@ -297,11 +299,22 @@ class Committer(FileStoreCommit):
         named += [manifests / name for name in attempt.manifests if (manifests / name).exists()]
         named += [local_path(path) for entry in attempt.entries if entry.kind == 0 for path in self._paths(entry)]
         named += [local_path(self._index_path(entry)) for entry in attempt.index_adds]
-        named.append(local_path(f"{self.table.schema_manager.schema_path}/schema-{attempt.snapshot.schema_id}"))
+        named.append(self._schema_file(attempt.snapshot.schema_id))
         folders = {folder for path in named for folder in path.parents if folder == root or root in folder.parents}
         waiting = {*named, *folders} - (self._synced - {manifests})
         sync_files(waiting)
         self._synced |= waiting
+
+    def _schema_file(self, number: int) -> Path:
+        """Where the schema lies that the snapshot names.
+
+        Raises:
+            FileNotFoundError: it is another table's by now: this one was dropped, and one of its name made since.
+        """
+        file = local_path(f"{self.table.schema_manager.schema_path}/schema-{number}")
+        if json.loads(file.read_bytes()).get("timeMillis") != self.table.table_schema.time_millis:
+            raise FileNotFoundError(errno.ENOENT, "the table was dropped, and another of its name was made", str(file))
+        return file
 
     def _paths(self, entry: Any) -> list[str]:
         file = entry.file
