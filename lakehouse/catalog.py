@@ -17,7 +17,7 @@ from lakehouse.names import checked, split_table_name
 from lakehouse.schema import REFERENCE_OPTION, TABLE_UUID_OPTION, Schema, as_arrow, paimon_schema
 from lakehouse.stores import Store
 from lakehouse.table import Table
-from lakehouse.upstream import is_local, local_path, remedied
+from lakehouse.upstream import check_creates, is_local, local_path, remedied
 
 if TYPE_CHECKING:
     from lakehouse.index import RowIndex
@@ -70,6 +70,7 @@ class Catalog:
     def _open(self) -> Any:
         from pypaimon import CatalogFactory
 
+        from lakehouse.oss.file_io import with_oss_remedy
         from lakehouse.served import explained, open_served
         from lakehouse.upstream_store import with_store_remedies
 
@@ -86,7 +87,7 @@ class Catalog:
                 if options.get("metastore", "filesystem") == "filesystem":
                     open_it = open_local
         try:
-            return with_store_remedies(open_it(dict(options)))
+            return with_oss_remedy(with_store_remedies(open_it(dict(options))))
         except ConfigError:
             raise
         except Exception as error:  # each metastore has errors of its own
@@ -379,6 +380,7 @@ class Catalog:
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
+        check_creates(self.paimon)
         try:
             with self._asking():
                 yield

@@ -143,6 +143,18 @@ def check_commits(table: Any) -> None:
         table.file_io.check_creates(str(table.table_path))
 
 
+def check_creates(catalog: Any) -> None:
+    """As `check_commits`, of a pypaimon catalog: before a database or table is made.
+
+    Raises:
+        CommitError: the store can't be written to safely.
+    """
+    file_io = getattr(catalog, "file_io", None)
+    check = getattr(getattr(file_io, "_delegate", file_io), "check_creates", None)
+    if check is not None:
+        check(str(catalog.warehouse))
+
+
 def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool, extras: Mapping[str, Any] | None = None) -> bool:
     """Name a snapshot. False when the tag exists and is not to be replaced.
 

@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(data)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server gave it
+    def log_message(self, *_: Any) -> None:
         """Silent."""
 
 
