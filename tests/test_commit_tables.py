@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import time
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,13 +20,25 @@ from tests.stress.lake import SCHEMA, held, rows
 OTHER = pa.schema([("key", pa.string()), ("frame", pa.large_binary())])
 
 
-def _make(warehouse: str, number: int, at: float, pipe: Connection) -> None:
+def _slowly(function: Any) -> Any:
+    """The function after a pause: between the look whether a name is free and taking it."""
+
+    def slow(*given: Any, **named: Any) -> Any:
+        time.sleep(0.05)
+        return function(*given, **named)
+
+    return slow
+
+
+def _make(warehouse: str, number: int, together: Barrier, pipe: Connection) -> None:
+    os.link = _slowly(os.link)
+    Path.rename = _slowly(Path.rename)  # type: ignore[method-assign]
     schema = (SCHEMA, OTHER)[number % 2]
     catalog = lh.connect(warehouse=warehouse)
     catalog.databases()
     outcomes = []
-    for table in range(8):
-        time.sleep(max(0.0, at + 0.1 * table - time.time()))
+    for table in range(4):
+        together.wait(60)
         try:
             outcomes.append(catalog.create_table(f"default.t{table}", schema).schema.names)
         except lh.ConfigError:  # it exists
@@ -36,17 +51,17 @@ def test_of_processes_that_make_a_table_at_once_one_does(warehouse: Path) -> Non
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.stress.kill"])
     pipes, makers = [], []
-    at = time.time() + 3
+    together = context.Barrier(4)
     for number in range(4):
         here, there = context.Pipe(duplex=False)
-        makers.append(context.Process(target=_make, args=(str(warehouse), number, at, there)))
+        makers.append(context.Process(target=_make, args=(str(warehouse), number, together, there)))
         makers[-1].start()
         there.close()
         pipes.append(here)
     outcomes = [pipe.recv() for pipe in pipes]
     for maker in makers:
         maker.join()
-    for table in range(8):
+    for table in range(4):
         made = [outcome[table] for outcome in outcomes if outcome[table] is not None]
         assert len(made) == 1
         assert lh.connect(warehouse=str(warehouse)).table(f"default.t{table}").schema.names == made[0]
@@ -107,9 +122,9 @@ def test_a_writer_of_a_dropped_table_does_not_write_into_a_new_one(warehouse: Pa
     table = catalog.create_table("default.t", SCHEMA, partition_by=["channel"])
 
     def interrupted() -> object:
-        yield pa.Table.from_pylist(rows(range(3)), schema=SCHEMA)
         catalog.drop_table("default.t")
         catalog.create_table("default.t", pa.schema([*SCHEMA, ("more", pa.int64())]), partition_by=["channel"])
+        yield pa.Table.from_pylist(rows(range(3)), schema=SCHEMA)
 
     with pytest.raises(lh.CommitError, match="nothing was committed"):
         table.append(interrupted())
