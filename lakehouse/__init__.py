@@ -28,6 +28,7 @@ from lakehouse.errors import (
 if TYPE_CHECKING:
     from lakehouse.cache import Cache
     from lakehouse.catalog import Catalog, connect
+    from lakehouse.check import CheckReport
     from lakehouse.compaction import CompactReport
     from lakehouse.dataset import Dataset, MapDataset
     from lakehouse.decode import Decoder, Image, Raw
@@ -55,6 +56,7 @@ _HOME = {
     "SnapshotInfo": "table",
     "Commit": "table",
     "CompactReport": "compaction",
+    "CheckReport": "check",
     "ExpireReport": "upkeep",
     "OrphanReport": "upkeep",
     "TagInfo": "upkeep",
@@ -88,6 +90,7 @@ __all__ = [
     "BlobRefs",
     "Cache",
     "Catalog",
+    "CheckReport",
     "Commit",
     "CommitError",
     "CommitUnknownError",

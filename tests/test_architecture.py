@@ -22,13 +22,14 @@ catalog    -> config, names, oss, schema, served, stores, table, upstream, upstr
 upstream_store -> fetch, stores
 warehouse  -> durable, upstream
 changes    -> query, scan, write, schema, references, fetch
-table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep
+table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep, check
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
 compaction -> blobfile, query, scan, write
 history    -> schema, scan, served, fetch, upstream, index, query, durable
 write      -> schema, fetch, served, upstream, durable
 upstream   -> served, durable
 upkeep     -> upstream, write, durable
+check      -> upkeep, scan, blobfile, fetch, references, upstream
 query      -> index, scan, fetch, schema, references, upstream
 scan       -> upstream, fetch, schema, blobfile, stores
 index      -> fetch, references, stores
@@ -55,6 +56,7 @@ LIBRARIES: dict[str, dict[str, str]] = {
             "upkeep",
             "upstream_store",
             "warehouse",
+            "check",
         ),
         "anywhere",
     ),

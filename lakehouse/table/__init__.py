@@ -14,7 +14,7 @@ from lakehouse.table.versions import SnapshotInfo, Versions
 __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "table_uuid"]
 
 
-class Table(Changes, Compaction, Restore, Branches, Versions, Upkeep):
+class Table(Changes, Compaction, Restore, Branches, Upkeep, Versions):
     """A table of a catalog. Made by `Catalog.create_table` and `Catalog.table`.
 
     Args:

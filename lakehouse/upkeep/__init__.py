@@ -2,10 +2,10 @@
 
 from lakehouse.upkeep.alone import alone
 from lakehouse.upkeep.expire import check_own_history, expire
-from lakehouse.upkeep.files import DataFile, IndexFile, Manifests, load_roots, needed_names
+from lakehouse.upkeep.files import DataFile, IndexFile, Manifests, avro_records, data_file, load_roots, needed_names
 from lakehouse.upkeep.orphans import remove_orphans
 from lakehouse.upkeep.progress import Meter, Progress
-from lakehouse.upkeep.remove import Places
+from lakehouse.upkeep.remove import Places, kind_of
 from lakehouse.upkeep.report import ExpireReport, Left, OrphanReport
 from lakehouse.upkeep.roots import Root, read_roots
 from lakehouse.upkeep.store import Store, store_of
@@ -25,9 +25,12 @@ __all__ = [
     "Store",
     "TagInfo",
     "alone",
+    "avro_records",
     "check_own_history",
+    "data_file",
     "expire",
     "extras",
+    "kind_of",
     "load_roots",
     "needed_names",
     "read_roots",

@@ -151,7 +151,7 @@ class Manifests:
         )
 
     def _manifest(self, name: str) -> Manifest:
-        return Manifest(tuple((record["_KIND"] == _ADD, _data_file(record)) for record in self._records(name)))
+        return Manifest(tuple((record["_KIND"] == _ADD, data_file(record)) for record in self._records(name)))
 
     def _index(self, name: str) -> tuple[IndexFile, ...]:
         return tuple(
@@ -168,17 +168,23 @@ class Manifests:
         )
 
     def _records(self, name: str) -> list[dict[str, Any]]:
-        import fastavro
-
         path = f"manifest/{name}"
         try:
-            records: Any = fastavro.reader(BytesIO(self._store.read(path)))
-            return list(records)
+            return avro_records(self._store.read(path))
         except Exception as error:  # whatever the store and the decoder raise
             raise unreadable(self._store, path, error) from error
 
 
-def _data_file(record: dict[str, Any]) -> DataFile:
+def avro_records(content: bytes) -> list[dict[str, Any]]:
+    """The records of a manifest or manifest list."""
+    import fastavro
+
+    records: Any = fastavro.reader(BytesIO(content))
+    return list(records)
+
+
+def data_file(record: dict[str, Any]) -> DataFile:
+    """The data file of a manifest's record."""
     file = record["_FILE"]
     return DataFile(
         file["_FILE_NAME"],
