@@ -25,6 +25,7 @@ from lakehouse.cache.store import Store
 from lakehouse.fetch import BlobRefs, Fetched, TableFetcher
 
 MIB = 1 << 20
+LEAST = 64 * MIB
 ROWS = 300
 
 
@@ -117,7 +118,7 @@ def test_changed_objects_are_read_again(tmp_path: Path) -> None:
     uris = [f"{outside}/{i}.bin" for i in range(4)] + [f"memory://cache-test/{i}" for i in range(4)]
     refs = BlobRefs.of([lh.BlobRef(uri, 0, 5) for uri in uris])
     fetcher = CachingFetcher(
-        TableFetcher(str(tmp_path / "table"), [str(outside), "memory://cache-test"]), Store(str(tmp_path / "cache"), MIB)
+        TableFetcher(str(tmp_path / "table"), [str(outside), "memory://cache-test"]), Store(str(tmp_path / "cache"), LEAST)
     )
     before = [bytes(value) for value in fetcher.fetch(refs).values]  # type: ignore[arg-type]
     assert before == [b"old %d" % i for i in range(4)] + [b"far %d" % i for i in range(4)]
@@ -138,7 +139,7 @@ def test_what_may_not_be_read_is_not_answered_from_the_cache_either(tmp_path: Pa
     path = tmp_path / "secret"
     path.write_bytes(b"hidden")
     refs = BlobRefs.of([lh.BlobRef(str(path), 0, 6)])
-    store = Store(str(tmp_path / "cache"), MIB)
+    store = Store(str(tmp_path / "cache"), LEAST)
     allowed = CachingFetcher(TableFetcher(str(tmp_path / "t"), [str(tmp_path)]), store)
     assert allowed.fetch(refs).values == [b"hidden"]
     (refused,) = CachingFetcher(TableFetcher(str(tmp_path / "t")), store).fetch(refs).values
@@ -149,7 +150,7 @@ def test_what_may_not_be_read_is_not_answered_from_the_cache_either(tmp_path: Pa
 def test_errors_are_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "t" / "late.bin"
     path.parent.mkdir()
-    fetcher = CachingFetcher(TableFetcher(str(tmp_path / "t")), Store(str(tmp_path / "cache"), MIB))
+    fetcher = CachingFetcher(TableFetcher(str(tmp_path / "t")), Store(str(tmp_path / "cache"), LEAST))
     refs = BlobRefs.of([lh.BlobRef(str(path), 0, 4), None])
     assert isinstance(fetcher.fetch(refs).values[0], lh.FetchError)
     path.write_bytes(b"here")
@@ -163,10 +164,10 @@ def test_errors_are_not_kept(tmp_path: Path) -> None:
 def test_refuses_a_folder_in_the_warehouse_or_around_it(tmp_path: Path, where: str) -> None:
     index = frames(tmp_path / "lake", 3).latest().query().index()
     with pytest.raises(lh.ConfigError, match="apart from the warehouse|something else"):
-        lh.Dataset(index, batch_size=1, cache=lh.Cache(tmp_path / where, MIB))
+        lh.Dataset(index, batch_size=1, cache=lh.Cache(tmp_path / where, LEAST))
     (tmp_path.parent / f"{tmp_path.name}-link").symlink_to(tmp_path / "lake")
     with pytest.raises(lh.ConfigError, match="apart from the warehouse"):
-        lh.Dataset(index, batch_size=1, cache=lh.Cache(tmp_path.parent / f"{tmp_path.name}-link" / "cache", MIB))
+        lh.Dataset(index, batch_size=1, cache=lh.Cache(tmp_path.parent / f"{tmp_path.name}-link" / "cache", LEAST))
     assert not (tmp_path / "lake" / "cache").exists()
 
 
@@ -180,14 +181,14 @@ def test_refuses_folders_of_something_else(tmp_path: Path) -> None:
     other.close()
     (tmp_path / "b" / "segment-000000000001.bin").write_bytes(b"mine")
     with pytest.raises(lh.ConfigError, match="something else"):
-        lh.Cache(tmp_path / "a", MIB)
+        lh.Cache(tmp_path / "a", LEAST)
     with pytest.raises(lh.ConfigError, match="something else"):
-        lh.Cache(tmp_path / "b", MIB).clear()
+        lh.Cache(tmp_path / "b", LEAST).clear()
     assert (tmp_path / "b" / "segment-000000000001.bin").read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize(
-    ("path", "size"), [("c", 0), ("c", MIB - 1), ("c", True), ("c", 2.0**30), ("", MIB), ("s3://b/c", MIB)]
+    ("path", "size"), [("c", 0), ("c", LEAST - 1), ("c", True), ("c", 2.0**30), ("", LEAST), ("s3://b/c", LEAST)]
 )
 def test_refuses_values_outside_what_is_allowed(tmp_path: Path, path: str, size: Any) -> None:
     with pytest.raises(lh.ConfigError, match="Cache"):
@@ -202,7 +203,7 @@ def test_a_fetcher_that_knows_no_versions_is_refused(tmp_path: Path) -> None:
             raise NotImplementedError
 
     with pytest.raises(lh.ConfigError, match="identity"):
-        lh.Dataset(index, batch_size=1, cache=lh.Cache(tmp_path / "cache", MIB), fetcher=Plain())
+        lh.Dataset(index, batch_size=1, cache=lh.Cache(tmp_path / "cache", LEAST), fetcher=Plain())
     with pytest.raises(lh.ConfigError, match="Cache"):
         lh.Dataset(index, batch_size=1, cache=str(tmp_path))  # type: ignore[arg-type]
 
@@ -264,20 +265,20 @@ def test_a_damaged_index_stops_the_cache_and_not_the_training(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = frames(tmp_path / "lake", 20).latest().query().index()
-    cache = lh.Cache(tmp_path / "cache", MIB)
+    cache = lh.Cache(tmp_path / "cache", LEAST)
     epoch_of(lh.Dataset(index, batch_size=5, cache=cache))
     copy = tmp_path / "copy"
     copy.mkdir()
     head = (tmp_path / "cache" / "index.sqlite3").read_bytes()[:100]
     (copy / "index.sqlite3").write_bytes(content and head + content)
-    seen, _ = epoch_of(lh.Dataset(index, batch_size=5, cache=lh.Cache(copy, MIB)))
+    seen, _ = epoch_of(lh.Dataset(index, batch_size=5, cache=lh.Cache(copy, 64 * MIB)))
     assert len(seen) == 20
     assert bool(content) == ("is not used any more" in caplog.text)
 
 
 def test_nowhere_to_write_stops_the_cache_and_not_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index = frames(tmp_path / "lake", 20).latest().query().index()
-    cache = lh.Cache(tmp_path / "later" / "cache", MIB)
+    cache = lh.Cache(tmp_path / "later" / "cache", LEAST)
     (tmp_path / "later").write_text("a file where the folder should come")
     seen, _ = epoch_of(lh.Dataset(index, batch_size=5, cache=cache))
     assert len(seen) == 20
@@ -287,17 +288,17 @@ def test_nowhere_to_write_stops_the_cache_and_not_the_training(tmp_path: Path, c
 WRITER = """
 import sys, numpy as np
 from lakehouse.cache.store import Store
-store = Store(sys.argv[1], 2 << 20)
+store = Store(sys.argv[1], 64 << 20)
 rng = np.random.default_rng(int(sys.argv[2]))
 print("ready", flush=True)
 while True:
-    numbers = rng.integers(0, 2_000, 8).tolist()
+    numbers = rng.integers(0, 4_000, 8).tolist()
     held = store.get([i.to_bytes(16, "big") for i in numbers])
     for name, data in held.items():
-        if data != np.random.default_rng(int.from_bytes(name, "big")).bytes(5_000):
+        if data != np.random.default_rng(int.from_bytes(name, "big")).bytes(50_000):
             print("wrong", flush=True)
             sys.exit(1)
-    store.put({i.to_bytes(16, "big"): np.random.default_rng(i).bytes(5_000) for i in numbers})
+    store.put({i.to_bytes(16, "big"): np.random.default_rng(i).bytes(50_000) for i in numbers})
 """
 
 
@@ -318,26 +319,26 @@ def test_processes_that_are_killed_leave_a_cache_that_works(tmp_path: Path) -> N
 
     children = [start(seed) for seed in range(2)]
     deadline = time.monotonic() + 30
-    while not Store(str(path), 2 * MIB).get([key(i) for i in range(2_000)]):
+    while not Store(str(path), LEAST).get([key(i) for i in range(4_000)]):
         assert time.monotonic() < deadline, "nothing is kept"
         time.sleep(0.02)
     try:
         for seed in range(2, 8):
-            time.sleep(float(rng.uniform(0.05, 0.4)))
+            time.sleep(float(rng.uniform(0.1, 0.8)))
             victim = children.pop(0)
             assert victim.poll() is None, "a reader got a wrong value, or failed"
             victim.send_signal(signal.SIGKILL)
             victim.communicate()
             children.append(start(seed))
-            held = Store(str(path), 2 * MIB).get([key(i) for i in range(2_000)])
+            held = Store(str(path), LEAST).get([key(i) for i in range(4_000)])
             assert held
-            assert all(held[name] == value(int.from_bytes(name, "big")) for name in held)
+            assert all(held[name] == value(int.from_bytes(name, "big"), 50_000) for name in held)
     finally:
         for child in children:
             child.kill()
             child.communicate()
-    Store(str(path), 2 * MIB).get([key(0)])  # removes what a kill left between an eviction and its unlink
-    assert folder_bytes(path) <= 2 * MIB
+    Store(str(path), LEAST).get([key(0)])  # removes what a kill left between an eviction and its unlink
+    assert folder_bytes(path) <= LEAST
 
 
 def test_threads_and_a_fork(tmp_path: Path) -> None:
@@ -375,11 +376,11 @@ def _in_child(store: Store, first: int) -> None:
 
 def test_nothing_readable_names_the_data(tmp_path: Path) -> None:
     index = frames(tmp_path / "lake", 20).latest().query().index()
-    cache = lh.Cache(tmp_path / "cache", MIB)
+    cache = lh.Cache(tmp_path / "cache", LEAST)
     epoch_of(lh.Dataset(index, batch_size=5, cache=cache))
     for path in (tmp_path / "cache").iterdir():
         assert str(tmp_path).encode() not in path.read_bytes()
         assert path.stat().st_mode & 0o077 == 0 or path.name.startswith("index")
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
     assert pickle.loads(pickle.dumps(cache)).path == cache.path
-    assert repr(cache) == f"Cache({str(tmp_path / 'cache')!r}, max_bytes={MIB})"
+    assert repr(cache) == f"Cache({str(tmp_path / 'cache')!r}, max_bytes={LEAST})"

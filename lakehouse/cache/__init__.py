@@ -19,7 +19,7 @@ from lakehouse.errors import ConfigError
 
 __all__ = ["Cache", "CachingFetcher"]
 
-_LEAST_BYTES = 1 << 20
+_LEAST_BYTES = 64 << 20  # below, the index and its log would be a large part of it
 
 
 class Cache:
@@ -37,7 +37,7 @@ class Cache:
 
     Args:
         path: a folder of its own, made on first use. It may not lie in a warehouse, nor a warehouse in it.
-        max_bytes: limit of the folder's size: values and index together. At least 1 MiB.
+        max_bytes: limit of the folder's size: values and index together. At least 64 MiB.
 
     Raises:
         ConfigError: the folder holds files of something else, or the limit is too small.

@@ -66,6 +66,7 @@ class Store:
         self._folder = Path(path)
         self._max_bytes = max_bytes
         self._segment_bytes = min(_MOST_SEGMENT_BYTES, max_bytes // _SEGMENTS)
+        self._most_wal_bytes = min(4 << 20, max_bytes // 8)
         self._check_folder()
         self._forget()
 
@@ -140,6 +141,9 @@ class Store:
 
     def _reserve(self, index: sqlite3.Connection, size: int) -> tuple[int, _File, int]:
         """Room at the end of this process's segment, counted before it is used."""
+        if self._index_bytes("-wal") > self._most_wal_bytes:
+            # Automatic checkpoints never shorten the log while readers of other processes overlap.
+            index.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.execute("BEGIN IMMEDIATE")
         now = time.time()
         current = self._segment
@@ -218,9 +222,9 @@ class Store:
         except FileNotFoundError:
             return 0
 
-    def _index_bytes(self) -> int:
+    def _index_bytes(self, *suffixes: str) -> int:
         total = 0
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in suffixes or ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 total += (self._folder / (_INDEX + suffix)).stat().st_size
         return total
