@@ -286,7 +286,7 @@ def read(version: Version, groups: Groups, columns: Sequence[str]) -> Iterator[p
     """
     if not groups.groups:
         return
-    table = version.paimon.copy({"blob-as-descriptor": "true", "read.batch-size": str(READ_BATCH_ROWS)})
+    table = version.paimon.copy_without_time_travel({"blob-as-descriptor": "true", "read.batch-size": str(READ_BATCH_ROWS)})
     # The row id is always read: a projection of only columns that old files lack yields none of their rows upstream.
     builder = table.new_read_builder().with_projection([*columns, ROW_ID])
     reader = builder.new_read().to_arrow_batch_reader([group.split for group in groups.groups])

@@ -91,13 +91,18 @@ class Schema:
                 "for a pyarrow.Schema pass that schema itself"
             )
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
-        object.__setattr__(self, "arrow", pa.schema([_declared(name, kind) for name, kind in self.fields.items()]))
+        object.__setattr__(self, "arrow", pa.schema([declared_field(name, kind) for name, kind in self.fields.items()]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Schema, (dict(self.fields),)
 
 
-def _declared(name: str, kind: Any) -> pa.Field:
+def declared_field(name: str, kind: Any) -> pa.Field:
+    """The field that a declaration stands for.
+
+    Raises:
+        SchemaError: it declares no column.
+    """
     if not isinstance(name, str):
         raise SchemaError(f"a column's name is a string, got {name!r}")
     if isinstance(kind, pa.Field):
@@ -140,7 +145,7 @@ def stored_schema(declared: pa.Schema) -> pa.Schema:
     seen: set[str] = set()
     fields = []
     for item in declared:
-        _check_name(item.name, seen)
+        check_column_name(item.name, seen)
         stored = stored_type(item.type, item.name)
         if stored != item.type:
             logger.info("column %s: declared %s, stored as %s (every value is kept)", item.name, item.type, stored)
@@ -150,7 +155,12 @@ def stored_schema(declared: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _check_name(name: str, seen: set[str]) -> None:
+def check_column_name(name: str, seen: set[str]) -> None:
+    """Check that a column can have this name, and add it to those seen.
+
+    Raises:
+        SchemaError: it is blank, kept by Paimon for itself, or seen already.
+    """
     if not name or name.isspace():
         raise SchemaError("a column's name is blank; give every column a name")
     if name in RESERVED_COLUMNS or name.startswith(_KEY_PREFIX):
@@ -265,13 +275,18 @@ def paimon_schema(
     from pypaimon import Schema as PaimonSchema
 
     stored = stored_schema(declared)
-    references = [item.name for item in declared if (item.metadata or {}).get(_REFERENCE_KEY) == b"true"]
+    references = [item.name for item in declared if is_reference(item)]
     keys = _partition_keys(stored, partition_by)
     merged = table_options(options, references, uuid)
     try:
         return PaimonSchema.from_pyarrow_schema(stored, partition_keys=keys, options=merged)
     except ValueError as error:
         raise SchemaError(f"Paimon refuses this schema: {cause_line(error)}") from error
+
+
+def is_reference(declared: pa.Field) -> bool:
+    """Whether a column is declared by reference (`Blob`)."""
+    return bool((declared.metadata or {}).get(_REFERENCE_KEY) == b"true")
 
 
 def _partition_keys(stored: pa.Schema, partition_by: Iterable[str]) -> list[str]:

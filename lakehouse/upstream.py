@@ -16,6 +16,7 @@ from urllib.parse import urlparse
 
 from pypaimon.catalog.catalog_environment import CatalogEnvironment
 from pypaimon.common.json_util import JSON
+from pypaimon.schema.schema_manager import SchemaManager
 from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.write.commit.conflict_detection import ConflictDetection
@@ -153,6 +154,18 @@ def check_creates(catalog: Any) -> None:
     check = getattr(getattr(file_io, "_delegate", file_io), "check_creates", None)
     if check is not None:
         check(str(catalog.warehouse))
+
+
+def newest_schema_id(snapshots: Any) -> int:
+    """The table's newest schema, which a snapshot is to be read with.
+
+    Upstream takes the one that the writer began with: a column that was added meanwhile is gone from its snapshot.
+
+    Args:
+        snapshots: the table's ``SnapshotManager``.
+    """
+    schema = SchemaManager(snapshots.file_io, snapshots.table_path, snapshots.branch).latest()
+    return 0 if schema is None else int(schema.id)
 
 
 def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool, extras: Mapping[str, Any] | None = None) -> bool:

@@ -52,6 +52,9 @@ class Lake:
     rows: dict[int, Row] = field(default_factory=dict)  # by id
     history: dict[int, list[Row]] = field(default_factory=dict)  # by snapshot
     next_id: int = 0
+    extra: dict[str, pa.DataType] = field(default_factory=dict)  # columns that were added
+    made_columns: int = 0
+    column_steps: tuple[str, ...] = ()
 
     @classmethod
     def made(cls, warehouse: Path, kind: str, seed: int) -> Lake:
@@ -75,7 +78,14 @@ class Lake:
             "v": pick.choice([None, "", "fog", "rain", "sun"]),
             "tags": pick.choice([None, [], ["x", None], ["y"]]),
             "more": self.blob(),
+            **{name: self.extra_value(kind) for name, kind in self.extra.items()},
         }
+
+    def extra_value(self, kind: pa.DataType) -> Any:
+        if pa.types.is_large_binary(kind):
+            return self.blob()
+        limit = {pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}[kind]
+        return self.chooser.choice([None, 0, 1, limit - 1, -limit])
 
     def new_rows(self, most: int) -> list[Row]:
         rows = [self.row(self.next_id + i) for i in range(self.chooser.randrange(most + 1))]
@@ -95,6 +105,12 @@ class Lake:
                 (f"id = {low}", lambda r: r["id"] == low),
                 (f"id BETWEEN {low} AND {low + 3}", lambda r: low <= r["id"] <= low + 3),
                 ("p IS NULL", lambda r: r["p"] is None),
+                *((f"{name} IS NULL", lambda r, name=name: r[name] is None) for name in self.extra),
+                *(
+                    (f"{name} > 0", lambda r, name=name: r[name] is not None and r[name] > 0)
+                    for name, kind in self.extra.items()
+                    if not pa.types.is_large_binary(kind)
+                ),
                 ("p IS NOT NULL AND a > 5", lambda r: r["p"] is not None and r["a"] is not None and r["a"] > 5),
             ]
         )
@@ -130,6 +146,8 @@ class Lake:
                 lambda r: b"id %d" % r["id"] if r["id"] % 2 else None,
             ),
         }
+        for name in self.extra:
+            choices[name] = (new[name], lambda _, name=name: new[name])  # type: ignore[misc]
         names = self.chooser.sample(sorted(choices), self.chooser.randrange(1, 4))
         hit = [r for r in self.rows.values() if keep(r)]
         found = self.table.update(sql, {name: choices[name][0] for name in names})
@@ -139,7 +157,7 @@ class Lake:
         return len(hit)
 
     def upsert(self) -> int:
-        names = ["id", *self.chooser.sample(["p", "img", "a", "v", "tags", "more"], self.chooser.randrange(1, 7))]
+        names = ["id", *self.chooser.sample(["p", "img", "a", "v", "tags", "more", *self.extra], self.chooser.randrange(1, 7))]
         known = self.chooser.sample(sorted(self.rows), min(len(self.rows), self.chooser.randrange(6)))
         rows = [{name: r[name] for name in names} for r in [*map(self.row, known), *self.new_rows(4)]]
         self.chooser.shuffle(rows)
@@ -167,10 +185,44 @@ class Lake:
         self.rows.update({r["id"]: r for r in rows})
         return found.rows
 
+    # ---- changes of columns
+
+    def add_column(self) -> int:
+        name = f"x{self.made_columns}"
+        kind = self.chooser.choice([pa.int16(), pa.int32(), pa.int64(), pa.large_binary()])
+        self.table.add_column(name, kind)
+        self.made_columns += 1
+        self.extra[name] = kind
+        self.rows = {i: {**r, name: None} for i, r in self.rows.items()}
+        return 1
+
+    def drop_column(self) -> int:
+        names = [name for name, kind in self.extra.items() if not pa.types.is_large_binary(kind)]
+        if not names:
+            return 0
+        name = self.chooser.choice(names)
+        self.table.drop_column(name)
+        del self.extra[name]
+        self.rows = {i: {n: v for n, v in r.items() if n != name} for i, r in self.rows.items()}
+        return 1
+
+    def widen_column(self) -> int:
+        names = [name for name, kind in self.extra.items() if kind in (pa.int16(), pa.int32())]
+        if not names:
+            return 0
+        name = self.chooser.choice(names)
+        self.extra[name] = pa.int64()
+        self.table.widen_column(name, pa.int64())
+        return 1
+
     def step(self) -> str:
         """One random change; its name."""
         before = self.table.latest().id
-        name = self.chooser.choice(["append", "append", "delete", "update", "update", "upsert", "upsert", "overwrite"])
+        name = self.chooser.choice(
+            [*("append", "append", "delete", "update", "update", "upsert", "upsert", "overwrite"), *self.column_steps]
+        )
+        if name.endswith("column") and before is None:
+            return name
         changed = getattr(self, name)()
         after = self.table.latest().id
         assert after == (before if not changed else (before or 0) + 1), (name, changed, before, after)
@@ -191,7 +243,7 @@ def by_arrow(snapshot: lh.Snapshot) -> list[Row]:
 
 def by_daft(snapshot: lh.Snapshot) -> list[Row]:
     frame = snapshot.daft()
-    for name in ("img", "more"):
+    for name in _blobs(snapshot):
         frame = frame.with_column(name, snapshot.bytes(name))
     return _sorted(frame.to_pylist())
 
@@ -201,7 +253,7 @@ def by_index(snapshot: lh.Snapshot) -> list[Row]:
     rows = []
     for i in range(len(index)):
         row = dict(index.row(i))
-        for name in ("img", "more"):
+        for name in _blobs(snapshot):
             row[name] = None if row[name] is None else lh.fetch_blob(row[name], snapshot)
         rows.append(row)
     return _sorted(rows)
@@ -218,6 +270,10 @@ def by_dataset(snapshot: lh.Snapshot) -> list[Row]:
             if valid:
                 rows.append({"id": int(batch["id"][i]), "img": batch["img"][i], "more": batch["more"][i]})
     return _sorted(rows)
+
+
+def _blobs(snapshot: lh.Snapshot) -> list[str]:
+    return [item.name for item in snapshot.schema if pa.types.is_large_binary(item.type)]
 
 
 def _sorted(rows: list[Row]) -> list[Row]:

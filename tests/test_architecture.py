@@ -21,7 +21,7 @@ EDGES = """
 catalog    -> config, names, oss, schema, served, stores, table, upstream, upstream_store, registry, warehouse
 upstream_store -> fetch, stores
 warehouse  -> durable, upstream
-changes    -> query, scan, write, schema, references, fetch
+changes    -> query, scan, write, schema, references, fetch, upstream, durable
 table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep, check
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
 compaction -> blobfile, query, scan, write

@@ -223,13 +223,10 @@ def test_t15_an_upsert_finds_its_key_in_every_partition(warehouse: Path) -> None
 
 
 def test_not_offered() -> None:
-    """T4, T5, T10, T18. Operations that upstream has and that go wrong there.
+    """T12, T18. Operations that upstream has and that go wrong there.
 
     A later issue that adds one replaces its line here by a test that the fault does not come with it.
     """
-    assert not hasattr(lh.Table, "rename_column")  # T4
-    assert not hasattr(lh.Table, "drop_column")  # T5
-    assert not hasattr(lh.Table, "add_column")  # T3; reading added columns is tested below
     assert not hasattr(lh.Table, "create_index")  # T12
     assert not hasattr(lh.Table, "changes")  # incremental-between
 
@@ -281,6 +278,27 @@ def test_t03_a_column_added_later(warehouse: Path) -> None:
     assert query_.where("score is null").explain().rows >= 30
     assert query_.where(col("thumb").not_null()).arrow(blobs="bytes").num_rows == 1
     assert query_.where("score = 1.5").count_rows() == 1
+
+
+def test_t03_t11_a_column_added_by_us(warehouse: Path) -> None:
+    table = made(warehouse, ROWS)
+    table.add_column("score", pa.float64())
+    assert table.latest().query().select("score").count_rows() == 30
+    assert table.latest().query().select("score").arrow().num_rows == 30
+    assert table.latest().daft(columns=["score"]).count_rows() == 30
+    with pytest.raises(lh.SchemaError, match="column e: .* can't hold nulls"):
+        table.add_column("e", pa.list_(pa.float32(), 3))
+
+
+def test_t04_t05_columns_are_not_renamed_and_blobs_not_dropped(warehouse: Path) -> None:
+    table = made(warehouse, [row(0)])
+    before = set(warehouse.rglob("*"))
+    with pytest.raises(lh.SchemaError, match="column v can't be renamed.*add_column"):
+        table.rename_column("v", "w")
+    with pytest.raises(lh.SchemaError, match="column img holds BLOBs"):
+        table.drop_column("img")
+    assert set(warehouse.rglob("*")) == before
+    assert table.latest().arrow(blobs="bytes").to_pylist() == [row(0)]
 
 
 def test_t04_a_column_that_another_engine_renamed(warehouse: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakehouse.table.branches import Branches
 from lakehouse.table.changes import Changes, Commit
 from lakehouse.table.compaction import Compaction
+from lakehouse.table.evolution import Evolution
 from lakehouse.table.handle import table_uuid
 from lakehouse.table.restore import Restore
 from lakehouse.table.snapshot import Snapshot
@@ -14,7 +15,7 @@ from lakehouse.table.versions import SnapshotInfo, Versions
 __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "table_uuid"]
 
 
-class Table(Changes, Compaction, Restore, Branches, Upkeep, Versions):
+class Table(Changes, Evolution, Compaction, Restore, Branches, Upkeep, Versions):
     """A table of a catalog. Made by `Catalog.create_table` and `Catalog.table`.
 
     Args:

@@ -24,7 +24,7 @@ from pypaimon.write.commit.conflict_detection import ConflictDetection
 from pypaimon.write.file_store_commit import FileStoreCommit
 
 from lakehouse.durable import sync_files
-from lakehouse.upstream import LinkingSnapshotCommit, local_path
+from lakehouse.upstream import LinkingSnapshotCommit, is_served, local_path, newest_schema_id
 
 # It reports each lost race as a warning; races are as usual here as they are harmless, and errors are raised.
 _log = logging.getLogger(FileStoreCommit.__module__)
@@ -186,6 +186,8 @@ class Committer(FileStoreCommit):
         try:
             if self._check is not None:
                 self._check(snapshot.id)
+            if not is_served(self.table):
+                snapshot.schema_id = max(snapshot.schema_id, newest_schema_id(self.snapshot_manager))
             if self._local:
                 self._flush(attempt)
         except Exception as error:  # noqa: BLE001 - raised between attempts: upstream would take it for a lost race
@@ -299,19 +301,22 @@ class Committer(FileStoreCommit):
         named += [manifests / name for name in attempt.manifests if (manifests / name).exists()]
         named += [local_path(path) for entry in attempt.entries if entry.kind == 0 for path in self._paths(entry)]
         named += [local_path(self._index_path(entry)) for entry in attempt.index_adds]
-        named.append(self._schema_file(attempt.snapshot.schema_id))
+        named += [self._own_schema_file(), self._schema_file(attempt.snapshot.schema_id)]
         folders = {folder for path in named for folder in path.parents if folder == root or root in folder.parents}
         waiting = {*named, *folders} - (self._synced - {manifests})
         sync_files(waiting)
         self._synced |= waiting
 
     def _schema_file(self, number: int) -> Path:
-        """Where the schema lies that the snapshot names.
+        return local_path(f"{self.table.schema_manager.schema_path}/schema-{number}")
+
+    def _own_schema_file(self) -> Path:
+        """Where the schema lies that the writer began with.
 
         Raises:
             FileNotFoundError: it is another table's by now: this one was dropped, and one of its name made since.
         """
-        file = local_path(f"{self.table.schema_manager.schema_path}/schema-{number}")
+        file = self._schema_file(self.table.table_schema.id)
         if json.loads(file.read_bytes()).get("timeMillis") != self.table.table_schema.time_millis:
             raise FileNotFoundError(errno.ENOENT, "the table was dropped, and another of its name was made", str(file))
         return file

@@ -47,7 +47,7 @@ def test_t02_two_processes_commit_one_snapshot(tmp_path: Path, monkeypatch: pyte
 
 def test_t06_overwrite_replaces_other_partitions(tmp_path: Path) -> None:
     """overwrite() ignores the partition that it is given, replaces every one that the data has, and none for no data.
-    Not exposed: Table has no overwrite() yet."""
+    Remedy: lakehouse/changes/overwrite.py names the files that it replaces, and publishes on the snapshot it saw."""
     made = plain(tmp_path, [row(i) for i in range(6)])
     overwrite(made.table, [row(100, p="P1")])
     assert made.ids() == [0, 2, 3, 5, 100]  # right: an error, as 100 is not in P0
@@ -64,7 +64,7 @@ def overwrite(table: Any, rows: list[dict[str, Any]]) -> None:
 
 def test_t06_overwrite_deletes_what_came_meanwhile(tmp_path: Path) -> None:
     """Rows appended between reading a partition and overwriting it are deleted.
-    Not exposed: Table has no overwrite() yet."""
+    Remedy: lakehouse/changes/overwrite.py names the files that it replaces, and publishes on the snapshot it saw."""
     made = plain(tmp_path, [row(0)])
     kept = read(made.table).to_pylist()
     append(made.table, [row(3)])
@@ -190,7 +190,7 @@ def test_t03_rows_vanish_when_only_a_new_column_is_read(tmp_path: Path) -> None:
 
 def test_t04_a_renamed_column_reads_as_null(tmp_path: Path) -> None:
     """After rename_column() every value written before is null.
-    Not exposed: Table has no rename_column()."""
+    Refused: Table.rename_column()."""
     made = plain(tmp_path, [row(0), row(1)])
     made.alter(SchemaChange.rename_column("v", "w"))
     assert read(made.table).column("w").to_pylist() == [None, None]  # right: v0 and v1
@@ -198,7 +198,7 @@ def test_t04_a_renamed_column_reads_as_null(tmp_path: Path) -> None:
 
 def test_t05_a_dropped_blob_column_ends_the_table(tmp_path: Path) -> None:
     """After drop_column() of a BLOB nothing of the table can be read; after adding it again neither.
-    Not exposed: Table has no drop_column()."""
+    Refused: Table.drop_column()."""
     made = plain(tmp_path, [row(0)])
     made.alter(SchemaChange.drop_column("img"))
     with leaking(), pytest.raises(ValueError, match="Field img not found in table schema"):
@@ -242,7 +242,7 @@ def test_t12_rows_that_a_global_index_does_not_know(tmp_path: Path) -> None:
 
 def test_t14_a_shard_updater_puts_blobs_into_a_row_file(tmp_path: Path) -> None:
     """BLOBs updated by shard are kept in a Parquet file, where pypaimon finds them and its Daft source does not.
-    Not exposed: Table has no update() yet."""
+    Remedy: Table.update() writes BLOBs by row id, into .blob files."""
     made = plain(tmp_path, [row(0), row(3)])
     replace_blobs_by_shard(made.table)
     assert read(made.table).column("img").to_pylist() == [b"new", b"new"]
@@ -265,7 +265,7 @@ def replace_blobs_by_shard(table: Any) -> None:
 
 def test_t15_an_upsert_misses_other_partitions(tmp_path: Path) -> None:
     """A key that exists in another partition is inserted once more.
-    Not exposed: Table has no upsert() yet."""
+    Remedy: lakehouse/changes/upsert.py looks in all partitions."""
     made = plain(tmp_path, [row(0, p="A")])
     builder = made.table.new_batch_write_builder()
     again = pa.Table.from_pylist([row(0, p="B")], schema=SCHEMA)

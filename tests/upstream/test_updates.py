@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pypaimon.filesystem.local_file_io import LocalFileIO
+from pypaimon.schema.data_types import AtomicType
+from pypaimon.schema.schema_change import SchemaChange
 
-from tests.upstream.plain import SCHEMA, WITH_DELETES, bytes_read, files, plain, predicates, read, row
+from tests.upstream.plain import SCHEMA, WITH_DELETES, append, bytes_read, files, plain, predicates, read, row
 
 
 def change(table: Any, messages_of: Callable[[Any], Any]) -> None:
@@ -62,45 +66,34 @@ def test_an_update_of_one_blob_reads_all_of_them(tmp_path: Path) -> None:
     assert bytes_read() - before > 5_000_000  # right: some kB
 
 
-def test_an_upsert_doubles_a_key_that_changes_its_partition(tmp_path: Path) -> None:
-    """T15. Remedy: lakehouse/changes/upsert.py looks in all partitions."""
-    made = plain(tmp_path, [row(1)])
-    moved = pa.Table.from_pylist([row(1, p="P2")], schema=SCHEMA)
-    change(made.table, lambda update: update.upsert_by_arrow_with_key(moved, ["id"]))
-    assert made.ids() == [1, 1]  # right: [1]
+def test_two_changes_of_columns_at_once_leave_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema file is looked for and then renamed into place over whatever is there by then.
+    Remedy: lakehouse/changes/schema_files.py."""
+    made = plain(tmp_path, [row(0)])
+    rename = Path.rename
+    raced: list[int] = []
+
+    def rename_later(self: Path, target: Path) -> Path:
+        if Path(target).name == "schema-1" and not raced:
+            raced.append(1)
+            with monkeypatch.context() as other_process:  # which has a lock of its own
+                other_process.setattr(LocalFileIO, "RENAME_LOCK", threading.Lock())
+                made.alter(SchemaChange.add_column("theirs", AtomicType("INT")))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename_later)
+    made.alter(SchemaChange.add_column("mine", AtomicType("INT")))
+    assert raced
+    assert [field.name for field in made.table.fields] == [*SCHEMA.names, "mine"]  # right: both
 
 
-def test_an_overwrite_of_one_partition_replaces_others(tmp_path: Path) -> None:
-    """T6. Remedy: lakehouse/changes/overwrite.py names the files to replace."""
-    made = plain(tmp_path, [row(i) for i in range(3)])
-
-    def overwrite(rows: list[dict[str, Any]]) -> None:
-        builder = made.table.new_batch_write_builder().overwrite({"p": "P0"})
-        write, commit = builder.new_write(), builder.new_commit()
-        if rows:
-            write.write_arrow(pa.Table.from_pylist(rows, schema=SCHEMA))
-        commit.commit(write.prepare_commit())
-        write.close()
-        commit.close()
-
-    overwrite([])
-    assert made.ids() == [0, 1, 2]  # right: [1, 2]
-    overwrite([row(10, p="P1")])
-    assert made.ids() == [0, 2, 10]  # right: refused
-
-
-def test_rows_that_were_deleted_meanwhile_come_back_when_their_files_are_replaced(tmp_path: Path) -> None:
-    """Remedy: lakehouse/write/exclusive.py publishes on the expected snapshot only."""
-    made = plain(tmp_path, [row(i, p="P0") for i in range(4)], options=WITH_DELETES)
-    table = made.table
-    split = table.new_read_builder().new_scan().plan().splits()[0]
-    builder = table.new_batch_write_builder()
-    write = builder.new_write()
-    write.write_arrow(pa.Table.from_pylist([row(i, p="P0") for i in range(4)], schema=SCHEMA))
-    (message,) = write.prepare_commit()
-    message.deleted_files = list(split.files)
-    message.check_from_snapshot = 1
-    change(made.table, lambda update: update.delete_by_row_id([1]))
-    assert made.ids() == [0, 2, 3]
-    builder.new_commit().commit([message])
-    assert made.ids() == [0, 1, 2, 3]  # right: a conflict
+def test_a_writer_that_began_earlier_hides_a_column(tmp_path: Path) -> None:
+    """A snapshot is read with the columns that its writer began with.
+    Remedy: the commit takes the newest schema, `newest_schema_id` in lakehouse/upstream.py."""
+    made = plain(tmp_path, [row(0)])
+    early = made.table
+    made.alter(SchemaChange.add_column("score", AtomicType("INT")))
+    append(made.table, [row(1, score=5)], SCHEMA.append(pa.field("score", pa.int32())))
+    append(early, [row(2)])
+    pinned = made.table.copy({"scan.snapshot-id": "3"})
+    assert "score" not in [field.name for field in pinned.fields]  # right: it is there
