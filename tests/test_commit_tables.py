@@ -49,7 +49,7 @@ def _make(warehouse: str, number: int, together: Barrier, pipe: Connection) -> N
 def test_of_processes_that_make_a_table_at_once_one_does(warehouse: Path) -> None:
     lh.connect(warehouse=str(warehouse)).create_database("default")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.stress.kill"])
+    context.set_forkserver_preload(["tests.stress.preload"])
     pipes, makers = [], []
     together = context.Barrier(4)
     for number in range(4):

@@ -18,7 +18,7 @@ _CAPABILITIES_3 = 0x20080522
 def in_child(function: Callable[..., Any], *given: Any) -> Any:
     """What the function returns there; it is started anew, so a function of a module."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.stress.kill"])
+    context.set_forkserver_preload(["tests.stress.preload"])
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(there, function, given), daemon=True)
     child.start()
