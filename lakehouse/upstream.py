@@ -73,7 +73,18 @@ class ConditionalSnapshotCommit(RenamingSnapshotCommit):
         return "refused" if isinstance(error, CommitError) else str(getattr(error, "outcome", "doubt"))
 
 
-class ConditionalEnvironment(CatalogEnvironment):
+class OwnEnvironment(CatalogEnvironment):
+    """The environment of a table whose files alone say which snapshot is the latest.
+
+    Upstream asks the catalog first, by opening it anew each time, only to hear that it keeps no snapshots: with a JDBC
+    catalog that is a connection, never closed, for each look at the table.
+    """
+
+    def snapshot_loader(self) -> None:
+        """None: no catalog is asked."""
+
+
+class ConditionalEnvironment(OwnEnvironment):
     """A catalog environment of a warehouse on an object store, committed to as `ConditionalSnapshotCommit` does."""
 
     def snapshot_commit(self, snapshot_manager: Any) -> Any:
@@ -81,7 +92,7 @@ class ConditionalEnvironment(CatalogEnvironment):
         return ConditionalSnapshotCommit(snapshot_manager)
 
 
-class LinkingEnvironment(CatalogEnvironment):
+class LinkingEnvironment(OwnEnvironment):
     """A catalog environment of a local warehouse whose snapshots are published by ``link``."""
 
     def snapshot_commit(self, snapshot_manager: Any) -> Any:
@@ -140,8 +151,14 @@ def check_commits(table: Any) -> None:
     Raises:
         CommitError: it can't.
     """
+    path = str(table.table_path)
     if creates(table):
-        table.file_io.check_creates(str(table.table_path))
+        table.file_io.check_creates(path)
+    elif path.startswith("gs://") and not is_served(table):
+        raise CommitError(
+            f"{path} is not written to: Google Cloud Storage is written through pyarrow, which can't make a write fail where "
+            "another writer was first, so commits could be lost without an error; write through a REST catalog"
+        )
 
 
 def check_creates(catalog: Any) -> None:

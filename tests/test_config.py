@@ -582,7 +582,7 @@ def test_every_example_profile_parses(monkeypatch: pytest.MonkeyPatch) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     variables = set(re.findall(r"^[^#\n]*?\$\{(\w+)\}", text, re.MULTILINE))
     profiles = re.findall(r"^  (\w+):$", text, re.MULTILINE)
-    assert profiles == ["local", "s3", "minio", "oss", "dlf", "rest"]
+    assert profiles == ["local", "s3", "minio", "oss", "dlf", "rest", "team"]
     assert load_config(EXAMPLE).name == "local"  # needs no variable
     for profile in profiles[1:]:
         with pytest.raises(ConfigError, match="not set in the environment"):

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [*sorted((ROOT / "lakehouse").rglob("*.py")), *sorted((ROOT / "udfs").rglob("*.py"))]
 
 # Daft now and then crashes while the interpreter winds down, after all is done. A process that a block starts imports

@@ -168,3 +168,16 @@ def test_a_bucket_without_versions_is_written_to(store: Store) -> None:
 
 def test_versions_elsewhere_are_no_matter(tmp_path: Path) -> None:
     assert lh.connect(warehouse=str(tmp_path / "lake")).create_table("drives.t", SCHEMA).append([{"id": 1}]).snapshot_id == 1
+
+
+def test_writes_to_gcs_are_refused_without_a_server(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from lakehouse.upstream import check_commits
+
+    environment = SimpleNamespace(catalog_loader=None, supports_version_management=False)
+    table = SimpleNamespace(table_path="gs://bucket/lake/t", file_io=object(), catalog_environment=environment)
+    with pytest.raises(lh.CommitError, match="gs://bucket/lake/t is not written to: .*REST catalog"):
+        check_commits(table)
+    environment.catalog_loader, environment.supports_version_management = object(), True  # then a server decides
+    check_commits(table)
