@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import shutil
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +59,12 @@ def test_no_connection_is_opened_to_look_at_a_table(options: dict[str, str], mon
     table = lh.connect(**options).create_table("drives.t", SCHEMA)
     opened: list[Any] = []
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: opened.append(args) or connect(*args, **kwargs))
+
+    def counting(*given: Any, **named: Any) -> Any:
+        opened.append(given)
+        return connect(*given, **named)
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
     table.append(rows(0))
     assert table.latest().count_rows() == 3
     assert opened == []
@@ -122,10 +129,14 @@ def test_a_database_that_can_not_be_opened(tmp_path: Path) -> None:
 def postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URI of a server of the test's own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    import pgserver
+    from pgserver.postgres_server import get_server
 
-    with pgserver.get_server(tmp_path / "pg", cleanup_mode="stop") as server:
+    # Run by root, the server runs as another user, who may not enter pytest's folders.
+    folder = Path(tempfile.mkdtemp(prefix="lakehouse-pg-"))
+    folder.chmod(0o755)
+    with get_server(folder / "data", cleanup_mode="stop") as server:
         yield server.get_uri()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.filterwarnings("default")  # pgserver's own

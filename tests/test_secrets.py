@@ -10,7 +10,8 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,12 @@ class Place:
     wrong: dict[str, str]
     files: Callable[[], list[bytes]]
     fail: Callable[[], None] = lambda: None
-    hidden: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     folder = tmp_path / "lake"
+    planted: tuple[str, ...]
 
     def files() -> list[bytes]:
         return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
@@ -222,8 +223,7 @@ def test_nothing_shows_a_secret(
     seen.fails("an absent table", lambda: catalog.table("drives.nope"))
     seen.fails("an absent tag", lambda: table.at(tag="nope"))
     for key, value in place.wrong.items():
-        wrong = {**place.options, key: value}
-        seen.fails(f"a wrong {key}", lambda wrong=wrong: lh.connect(**wrong).table("drives.t").latest().arrow(blobs="bytes"))
+        seen.fails(f"a wrong {key}", partial(_read, {**place.options, key: value}))
     place.fail()
     outside = lh.BlobRef("s3://elsewhere/x", 0, 1)
     seen.fails("a reference elsewhere", lambda: lh.fetch_blob(outside, table))
@@ -232,6 +232,10 @@ def test_nothing_shows_a_secret(
     seen.add("output", "".join(capfd.readouterr()))
     assert seen.leaks == []
     assert len(set(seen.places)) > 40
+
+
+def _read(options: dict[str, str]) -> pa.Table:
+    return lh.connect(**options).table("drives.t").latest().arrow(blobs="bytes")
 
 
 def test_the_search_finds_what_is_planted() -> None:
@@ -274,7 +278,7 @@ def _use(made: dict[str, Any], answers: Any) -> None:
 )
 def test_public_objects_work_in_spawned_processes(place: Place, method: str) -> None:
     made = {name: thing for name, thing in parts(place).items() if name != "loader"}
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     answers = context.Queue()
     worker = context.Process(target=_use, args=(made, answers))
     worker.start()
