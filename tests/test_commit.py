@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import lakehouse as lh
 from lakehouse import durable
 from lakehouse.schema import Columns
 from lakehouse.upstream import LinkingSnapshotCommit
-from lakehouse.write import COMMIT_ID, Describer, Writer, publish, to_batches
+from lakehouse.write import COMMIT_ID, Describer, Writer, publish, remember, to_batches
 from tests.stress.lake import folder_of, held, made, named_files, orphans, row, rows
 
 NAME = "default.t"
@@ -114,6 +115,7 @@ def test_an_id_outlives_its_snapshot(table: lh.Table) -> None:
     unnamed = table.append([row(4)]).commit_id
     table.append([row(5)])
     table.expire(keep_last=1)
+    table.remove_orphans(timedelta(0))
     assert [info.id for info in table.snapshots()] == [6]
     for number, commit in enumerate(commits):
         assert table.append([row(number)], commit_id=f"part-{number}") == commit
@@ -122,6 +124,38 @@ def test_an_id_outlives_its_snapshot(table: lh.Table) -> None:
         assert info.id == number + 1
     assert table.find_commit(str(unnamed)) is None  # no one chose it, so no one repeats it
     assert held(table) == rows(range(6))
+
+
+def test_ids_of_expiries_at_the_same_moment(table: lh.Table) -> None:
+    ids = {f"part-{number}": number + 1 for number in range(8)}
+    for number, commit_id in enumerate(ids):
+        table.append([row(number)], commit_id=commit_id)
+    paimon = table.paimon
+    expiries = [threading.Thread(target=remember, args=(paimon, {commit_id: number})) for commit_id, number in ids.items()]
+    for expiry in expiries:
+        expiry.start()
+    for expiry in expiries:
+        expiry.join()
+    for name in range(1, 8):
+        (folder_of(table) / "snapshot" / f"snapshot-{name}").unlink()
+    assert {commit_id: table.append([row(0)], commit_id=commit_id).snapshot_id for commit_id in ids} == ids
+
+
+def test_an_id_whose_snapshot_is_gone_already_is_not_carried_forward(table: lh.Table) -> None:
+    table.append([row(0)], commit_id="x")
+    with pytest.raises(lh.CommitError, match="snapshot 7 is gone, so commit id 'y' can't be carried forward"):
+        remember(table.paimon, {"x": 1, "y": 7})
+
+
+def test_ids_carried_forward_that_can_not_be_read(table: lh.Table) -> None:
+    table.append([row(0)], commit_id="x")
+    table.append([row(1)])
+    table.expire(keep_last=1)
+    (folder_of(table) / "lakehouse" / "commits.json").write_text("{")
+    with pytest.raises(lh.CommitError, match=r"commits\.json, which holds the commit ids of expired snapshots, can't be read"):
+        table.append([row(0)], commit_id="x")  # not knowing is no reason to add rows twice
+    assert held(table) == rows(range(2))
+    assert table.append([row(2)]).snapshot_id == 3
 
 
 def test_an_id_that_was_rolled_back_is_free(table: lh.Table) -> None:

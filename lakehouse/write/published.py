@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from lakehouse.upstream import is_local, local_path
+
 # Properties that this package writes into snapshots.
 COMMIT_ID = "lakehouse.commit-id"
 OPERATION = "lakehouse.operation"
@@ -87,12 +89,11 @@ def _lines(paimon: Any, latest: int) -> dict[int, _Line]:
     if newest is not None and read(newest) != known[newest]:
         # Expired, or history was cut back by another engine and went on with the same numbers.
         known.clear()
-    names = (str(status.path).rpartition("/")[2] for status in paimon.file_io.list_status(manager.snapshot_dir))
-    numbers = [int(name[9:]) for name in names if name.startswith("snapshot-") and name[9:].isdecimal()]
+    numbers = [int(name[9:]) for name in _names(paimon) if name.startswith("snapshot-") and name[9:].isdecimal()]
     for gone in known.keys() - set(numbers):
         known.pop(gone, None)
     missing = sorted(number for number in {*numbers, latest} if number not in known)
-    if len(missing) <= _FEW:
+    if len(missing) <= _FEW or is_local(manager.snapshot_dir):
         found = [read(number) for number in missing]
     else:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakehouse-snapshots") as pool:
@@ -101,10 +102,18 @@ def _lines(paimon: Any, latest: int) -> dict[int, _Line]:
     return dict(known)
 
 
+def _names(paimon: Any) -> list[str]:
+    folder = str(paimon.snapshot_manager().snapshot_dir)
+    if is_local(folder):  # upstream's list looks at each file, too: 100 us instead of 5
+        found = local_path(folder)
+        return [path.name for path in found.iterdir()] if found.is_dir() else []
+    return [str(status.path).rpartition("/")[2] for status in paimon.file_io.list_status(folder)]
+
+
 def _line(paimon: Any, number: int) -> _Line | None:
-    path = paimon.snapshot_manager().get_snapshot_path(number)
+    path = str(paimon.snapshot_manager().get_snapshot_path(number))
     try:
-        stored = json.loads(paimon.file_io.read_file_utf8(path))
+        stored = json.loads(local_path(path).read_bytes() if is_local(path) else paimon.file_io.read_file_utf8(path))
     except FileNotFoundError:
         return None
     except OSError:
