@@ -55,10 +55,14 @@ class Lake:
     extra: dict[str, pa.DataType] = field(default_factory=dict)  # columns that were added
     made_columns: int = 0
     column_steps: tuple[str, ...] = ()
+    other_steps: tuple[str, ...] = ()
 
     @classmethod
     def made(cls, warehouse: Path, kind: str, seed: int) -> Lake:
-        catalog = lh.connect(warehouse=str(warehouse))
+        return cls.on(lh.connect(warehouse=str(warehouse)), kind, seed)
+
+    @classmethod
+    def on(cls, catalog: lh.Catalog, kind: str, seed: int) -> Lake:
         table = catalog.create_table(NAME, schema_of(kind), partition_by=["p"], options={"blob.target-file-size": "100 b"})
         return cls(table, kind, random.Random(seed))
 
@@ -185,6 +189,18 @@ class Lake:
         self.rows.update({r["id"]: r for r in rows})
         return found.rows
 
+    # ---- what changes no row
+
+    def compact(self) -> None:
+        self.table.compact()
+
+    def roll_back(self) -> None:
+        """To the version before the last one, and on again."""
+        latest = self.table.latest().id
+        if latest is not None and latest > 1 and not self.column_steps:
+            self.table.rollback(snapshot=latest - 1)
+            self.table.rollback(snapshot=latest)
+
     # ---- changes of columns
 
     def add_column(self) -> int:
@@ -219,9 +235,16 @@ class Lake:
         """One random change; its name."""
         before = self.table.latest().id
         name = self.chooser.choice(
-            [*("append", "append", "delete", "update", "update", "upsert", "upsert", "overwrite"), *self.column_steps]
+            [
+                *("append", "append", "delete", "update", "update", "upsert", "upsert", "overwrite"),
+                *self.column_steps,
+                *self.other_steps,
+            ]
         )
         if name.endswith("column") and before is None:
+            return name
+        if name in ("compact", "roll_back"):
+            getattr(self, name)()
             return name
         changed = getattr(self, name)()
         after = self.table.latest().id

@@ -44,3 +44,13 @@ def test_changes_of_columns_equal_a_model_after_each_step(warehouse: Path, kind:
     lake = Lake.made(warehouse, kind, seed)
     lake.column_steps = ("add_column", "add_column", "drop_column", "widen_column")
     check(lake)
+
+
+@pytest.mark.timeout(3600 if STRESS else 120)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("columns", [False, True])
+def test_changes_beside_compaction_and_rollback(warehouse: Path, columns: bool, seed: int) -> None:
+    lake = Lake.made(warehouse, "string", 1000 + seed)
+    lake.other_steps = ("compact", "compact", "roll_back")
+    lake.column_steps = ("add_column", "drop_column", "widen_column") if columns else ()
+    check(lake)
