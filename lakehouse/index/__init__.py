@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -24,50 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakehouse.errors import NotFoundError, ResumeError, SchemaError
-from lakehouse.fetch import BlobRefs, Fetcher, TableFetcher
+from lakehouse.fetch import BlobRefs, Fetcher
+from lakehouse.index.source import Source, absolute, fingerprint_of, relative, table_fetcher, version_of
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
-from lakehouse.stores import Store
-
-# Rows handled at once where all rows of a mapped array are read.
-_PIECE_ROWS = 1 << 20
-
-
-@dataclass(frozen=True)
-class Source:
-    """Which version an index was made from.
-
-    Attributes:
-        table: ``database.table``, with ``$branch_x`` on a branch; empty for a frame that names none.
-        uuid: identity of the table.
-        snapshot_id: its number.
-        path: the table's folder, to which saved uris are relative.
-        roots: where references outside that folder may point.
-        where: the query's predicate as text, for people.
-        snapshot_uuid: identity of the snapshot; empty where there is none, or an older file does not say.
-        recipe: how the rows were chosen, step by step, as JSON for people; see `RowIndex.recipe`.
-        store: reads what is not on a local disk; None: nothing does.
-    """
-
-    table: str
-    uuid: str
-    snapshot_id: int | None
-    path: str
-    roots: tuple[str, ...] = ()
-    where: str = ""
-    snapshot_uuid: str = ""
-    recipe: str = "[]"
-    store: Store | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def of(cls, version: Any, where: str = "", recipe: str = "[]") -> Source:
-        """A version's."""
-        names = ("uuid", "snapshot_id", "path", "roots", "snapshot_uuid", "store")
-        return cls(table=version.name, where=where, recipe=recipe, **{name: getattr(version, name) for name in names})
-
-    def then(self, **step: Any) -> Source:
-        """The same source with one more step of its recipe."""
-        return replace(self, recipe=json.dumps([*json.loads(self.recipe), step]))
 
 
 class RowIndex:
@@ -95,7 +54,7 @@ class RowIndex:
         self._row_ids = row_ids
         self._scalars = dict(scalars)
         self._blobs = dict(blobs)
-        self._fingerprint = fingerprint or _fingerprint(source, schema, row_ids, self._blobs)
+        self._fingerprint = fingerprint or fingerprint_of(source, schema, row_ids, self._blobs)
         self._file = file
 
     # --- what it is ----------------------------------------------------------------------------------------------------
@@ -230,7 +189,7 @@ class RowIndex:
 
     def fetcher(self) -> Fetcher:
         """What reads the bytes: only from the table's own folder and the catalog's ``blob_roots``."""
-        return _fetcher(self._source)
+        return table_fetcher(self._source)
 
     def __repr__(self) -> str:
         blob_bytes = sum(refs.total_bytes for refs in self._blobs.values())
@@ -321,7 +280,7 @@ class RowIndex:
         # The smallest types that hold the values: at most 24 bytes a row together with the row id, for files below 4 GiB each.
         fits = not len(refs) or int(refs.lengths.max()) < 2**31
         return {
-            "uris": [_relative(uri, self._source.path) for uri in refs.uris],
+            "uris": [relative(uri, self._source.path) for uri in refs.uris],
             "uri_ids": writer.numbers(refs.uri_ids, np.int16 if len(refs.uris) < 2**15 else np.int32),
             "offsets": writer.numbers(refs.offsets, np.int64),
             "lengths": writer.numbers(refs.lengths, np.int32 if fits else np.int64),
@@ -348,7 +307,7 @@ class RowIndex:
             )
         base, _, branch = name.partition("$branch_")
         table = catalog.table(base)
-        version = _version_of(table, branch or None, number, file.path)
+        version = version_of(table, branch or None, number, file.path)
         if version.uuid != header["uuid"]:
             raise ResumeError(f"{file.path}: made from another table of the name {name}; this one was created later")
         saved = header.get("snapshot_uuid", "")
@@ -372,7 +331,7 @@ class RowIndex:
             raise ResumeError(f"{file.path}: not a whole saved index: a column has another length than the index")
         blobs = {
             name: BlobRefs(
-                tuple(_absolute(uri, source.path) for uri in node["uris"]),
+                tuple(absolute(uri, source.path) for uri in node["uris"]),
                 file.numbers(node["uri_ids"], n),
                 file.numbers(node["offsets"], n),
                 file.numbers(node["lengths"], n),
@@ -424,61 +383,8 @@ class RowIndex:
         return frame_index(df, table)
 
 
-def _fingerprint(source: Source, schema: pa.Schema, row_ids: npt.NDArray[np.int64], blobs: Mapping[str, BlobRefs]) -> str:
-    """sha256 over format, table, snapshot, columns, row ids and the files used, in pieces: the arrays may be mapped."""
-    digest = hashlib.sha256(b"lakehouse-index-1\0")
-    digest.update(f"{source.uuid}\0{source.snapshot_id}\0{source.snapshot_uuid}\0".encode())
-    for item in schema:
-        digest.update(f"{item.name}\0{item.type}\0".encode())
-    for start in range(0, len(row_ids), _PIECE_ROWS):
-        digest.update(pa.py_buffer(np.ascontiguousarray(row_ids[start : start + _PIECE_ROWS], "<i8")))
-    for name in schema.names:
-        if name in blobs:
-            refs = blobs[name]
-            used: set[int] = set()
-            for start in range(0, len(refs), _PIECE_ROWS):
-                used.update(np.unique(refs.uri_ids[start : start + _PIECE_ROWS]).tolist())
-            for uri in sorted(_relative(refs.uris[i], source.path) for i in used - {-1}):
-                digest.update(f"{name}\0{uri}\0".encode())
-    return f"sha256:{digest.hexdigest()}"
-
-
-def _version_of(table: Any, branch: str | None, number: int | None, file: Path) -> Any:
-    """The version that an index was made from; by a tag where its snapshot has expired."""
-    held = table if branch is None else table.branch(branch)
-    if number is None:
-        return held.latest().version
-    try:
-        return held.at(snapshot=number).version
-    except NotFoundError as error:
-        names = [tag for tag, target in held.tags().items() if target == number]
-        if names:
-            return held.at(tag=names[0]).version
-        raise NotFoundError(
-            f"{file}: made from snapshot {number} of {held.name}, which has expired and has no tag; {error}"
-        ) from error
-
-
 def _reopened(path: str, source: Source) -> RowIndex:
     return RowIndex._mapped(IndexFile(path), source)  # noqa: SLF001 - the unpickling half of RowIndex.__reduce__
 
 
-def _relative(uri: str, path: str) -> str:
-    """A uri inside the table's folder without that folder, so that a moved warehouse keeps its indexes."""
-    for prefix in (path, f"file://{path}"):
-        if uri.startswith(f"{prefix}/"):
-            return f"./{uri[len(prefix) + 1 :]}"
-    return uri
-
-
-def _absolute(uri: str, path: str) -> str:
-    return f"{path}/{uri[2:]}" if uri.startswith("./") else uri
-
-
-def table_fetcher(version: Any) -> Fetcher:
-    """What reads the BLOBs of a version."""
-    return _fetcher(Source.of(version))
-
-
-def _fetcher(source: Source) -> Fetcher:
-    return TableFetcher(source.path, source.roots, remote=None if source.store is None else source.store.fetcher())
+__all__ = ["RowIndex", "Source", "table_fetcher"]
