@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lakehouse.upstream import is_local, is_served, local_path
 _PREFIX = "branch-"
 
 
-def write_branch(paimon: Any, name: str, snapshot: Any) -> bool:
+def write_branch(paimon: Any, name: str, snapshot: Any, *, latest: bool = False) -> bool:
     """Make a branch that begins with a snapshot's content. False when the name is taken.
 
     Upstream makes an empty one where no tag is given, and can't begin at a tag whose snapshot has expired.
@@ -23,6 +24,7 @@ def write_branch(paimon: Any, name: str, snapshot: Any) -> bool:
         paimon: the table's handle.
         name: of the branch, checked.
         snapshot: a pypaimon snapshot; None: the branch begins empty, as the table is.
+        latest: with the table's present columns, also those that no snapshot has yet; else with the snapshot's.
 
     Raises:
         OSError: the store refuses.
@@ -33,15 +35,15 @@ def write_branch(paimon: Any, name: str, snapshot: Any) -> bool:
     folder = f"{root}/branch"
     if is_served(paimon):
         return ServedBranches(paimon).write(name, snapshot)
-    if not is_local(folder):
-        return _made_by_engine(paimon, name, snapshot)
-    last = paimon.schema_manager.latest().id if snapshot is None else snapshot.schema_id
+    last = paimon.schema_manager.latest().id if snapshot is None or latest else snapshot.schema_id
     schemas = [f"schema/schema-{number}" for number in range(last + 1)]
     files = {path: paimon.file_io.read_file_utf8(f"{root}/{path}") for path in schemas}
     if snapshot is not None:
         plain = snapshot.trim_to_snapshot() if hasattr(snapshot, "trim_to_snapshot") else snapshot
         files |= {f"snapshot/{hint}": str(snapshot.id) for hint in ("EARLIEST", "LATEST")}
         files[f"snapshot/snapshot-{snapshot.id}"] = JSON.to_json(plain, indent=2)
+    if not is_local(folder):
+        return name not in paimon.branch_manager().branches() and _stored(paimon, f"{folder}/{_PREFIX}{name}", files)
     target = local_path(folder) / f"{_PREFIX}{name}"
     if target.exists():
         return False
@@ -54,20 +56,13 @@ def write_branch(paimon: Any, name: str, snapshot: Any) -> bool:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _made_by_engine(paimon: Any, name: str, snapshot: Any) -> bool:
-    """On object stores: through a tag, which upstream's call needs."""
-    manager = paimon.branch_manager()
-    if name in manager.branches():
+def _stored(paimon: Any, folder: str, files: Mapping[str, str]) -> bool:
+    """On object stores, which know no renaming: the first file claims the name, the snapshot comes last."""
+    first, *others = files
+    if not paimon.file_io.try_to_write_atomic(f"{folder}/{first}", files[first]):
         return False
-    if snapshot is None:
-        manager.create_branch(name)
-        return True
-    tag = f"lakehouse-branch-{uuid.uuid4().hex[:12]}"
-    paimon.create_tag(tag, snapshot.id)
-    try:
-        manager.create_branch(name, tag)
-    finally:
-        paimon.delete_tag(tag)
+    for path in others:
+        paimon.file_io.write_file(f"{folder}/{path}", files[path], True)
     return True
 
 
