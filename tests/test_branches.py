@@ -110,6 +110,16 @@ def test_the_schema_is_that_of_the_version(table: lh.Table, catalog: lh.Catalog)
     assert table.create_branch("new").schema.names == [*SCHEMA.names, "score"]
 
 
+def test_a_branch_of_the_latest_has_columns_that_no_snapshot_has_yet(table: lh.Table, catalog: lh.Catalog) -> None:
+    catalog.paimon.alter_table("default.t", [SchemaChange.add_column("score", AtomicType("DOUBLE"))], False)
+    dev = table.create_branch("dev")
+    assert dev.schema.names == [*SCHEMA.names, "score"]
+    dev.append([{"id": 3, "p": "p1", "frame": b"frame 3", "score": 0.5}])
+    assert ids(dev) == [0, 1, 2, 3]
+    assert table.fast_forward("dev") == 4
+    assert ids(table) == [0, 1, 2, 3]
+
+
 # --- apart from the table ----------------------------------------------------------------------------------------------------
 
 

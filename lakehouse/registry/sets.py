@@ -219,7 +219,7 @@ class Registry:
             for attempt in range(_ATTEMPTS):
                 number = latest_id(registry.paimon)
                 last = max((found.version for found in self.all() if found.name == name), default=0)
-                tag = _pin(held.paimon, version, f"training-set.{name}.v{last + 1}")
+                tag = _pin(held, version, f"training-set.{name}.v{last + 1}")
                 try:
                     _publish(registry.paimon, {**row, "version": last + 1, "tag": tag}, number)
                 except Moved:
@@ -330,14 +330,25 @@ def _training_set(row: dict[str, Any], catalog: Any) -> TrainingSet:
     )
 
 
-def _pin(paimon: Any, version: Version, tag: str) -> str:
+def _pin(held: Any, version: Version, tag: str) -> str:
     """Tag the version's snapshot; the tag's name. Each saver has a tag of its own, and takes it away if another is first."""
     snapshot = version.snapshot
-    plain = snapshot.trim_to_snapshot() if hasattr(snapshot, "trim_to_snapshot") else snapshot
     for name in (tag, f"{tag}.{uuid.uuid4().hex[:8]}"):  # of one who was killed, or who is at it now
-        if write_tag(paimon, name, plain, replace=False):
+        if hasattr(snapshot, "trim_to_snapshot"):  # the snapshot itself has expired, and another tag keeps it
+            made = write_tag(held.paimon, name, snapshot.trim_to_snapshot(), replace=False)
+        else:
+            made = name not in held.tags() and _tagged(held, name, int(snapshot.id))
+        if made:
             return name
     raise CommitError(f"{version}: tag {tag!r} can't be made; try again")
+
+
+def _tagged(held: Any, name: str, number: int) -> bool:
+    try:
+        held.tag(name, snapshot=number)
+    except ConfigError:  # another saver was first
+        return False
+    return True
 
 
 def _publish(paimon: Any, row: dict[str, Any], base: int | None) -> None:

@@ -76,8 +76,9 @@ class Branches(Versions):
         paimon = self.paimon
         try:
             with alone(paimon, "create_branch"):  # so that the version does not expire before the branch names its files
-                version = self.latest() if tag is None and snapshot is None else self.at(tag=tag, snapshot=snapshot)
-                made = write_branch(paimon, name, version.version.snapshot)
+                latest = tag is None and snapshot is None
+                version = self.latest() if latest else self.at(tag=tag, snapshot=snapshot)
+                made = write_branch(paimon, name, version.version.snapshot, latest=latest)
         except OSError as error:
             raise CommitError(f"{self.name}: branch {name!r} can't be written ({cause_line(error)})") from error
         if not made:
