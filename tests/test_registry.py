@@ -149,6 +149,18 @@ def test_a_set_of_a_branch(table: lh.Table, catalog: lh.Catalog) -> None:
         saved.index()
 
 
+def test_a_set_of_a_snapshot_that_only_a_tag_keeps(table: lh.Table, catalog: lh.Catalog) -> None:
+    table.tag("v1", snapshot=1)
+    (Path(str(table.paimon.table_path)) / "snapshot/snapshot-1").unlink()
+    index = table.at(tag="v1").query().index()
+    saved = catalog.save_training_set("set", index)
+    table.delete_tag("v1")
+    assert same(saved.index(), index, table)
+    table.delete_tag(saved.tag)
+    with pytest.raises(lh.NotFoundError, match="no snapshot 1"):
+        saved.index()
+
+
 # --- what is refused, and what has changed -----------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAG_PREFIX = "tag-"
 _MAIN = "main"
 _APPEND = "append"
+_COMPACT = "compact"
 
 
 @dataclass(frozen=True)
@@ -335,6 +336,8 @@ def _change(paimon: Any, snapshot: Any, before: Any) -> Change:
     properties = snapshot.properties or {}
     if properties.get(OPERATION) == _APPEND and ROWS in properties:
         return Change(int(properties[ROWS]), 0)
+    if str(properties.get(OPERATION, "")).startswith(_COMPACT) or snapshot.commit_kind == "COMPACT":
+        return Change(0, 0)  # the same rows in other files, perhaps under new row ids
     if RESTORED in properties:  # its files are another snapshot's; `Table.diff` counts what it changed
         return Change(None, None)
     return changes_of(paimon, snapshot, before)
