@@ -88,7 +88,7 @@ def test_t09_a_failed_write_can_be_committed(tmp_path: Path) -> None:
 
 def test_t10_fast_forward_mixes_histories(tmp_path: Path) -> None:
     """fast_forward() of a branch copies its snapshots among main's: snapshot 2 is the branch's, the head is main's.
-    Not exposed: branches can only be read."""
+    Remedy: lakehouse/table/branches.py publishes them only where main has not moved."""
     made = plain(tmp_path, [row(0)])
     made.table.create_tag("base")
     made.table.branch_manager().create_branch("b", "base")
@@ -103,7 +103,7 @@ def test_t10_fast_forward_mixes_histories(tmp_path: Path) -> None:
 
 def test_t10_fast_forward_leaves_the_schema_behind(tmp_path: Path) -> None:
     """When the branch has a newer schema, main can't be read after fast_forward().
-    Not exposed: branches can only be read."""
+    Remedy: lakehouse/table/branches.py refuses where schemas differ."""
     made = plain(tmp_path, [row(0)])
     made.table.create_tag("base")
     made.table.branch_manager().create_branch("b", "base")
@@ -355,7 +355,7 @@ def test_unknown_columns_are_left_out(tmp_path: Path) -> None:
 
 def test_a_branch_without_a_tag_is_empty(tmp_path: Path) -> None:
     """create_branch() without a tag copies the schema and no row.
-    Not exposed: branches can only be read."""
+    Remedy: lakehouse/history/branches.py writes the latest snapshot into it."""
     made = plain(tmp_path, [row(0)])
     made.table.branch_manager().create_branch("b")
     assert read(made.catalog.get_table(f"{NAME}$branch_b")).num_rows == 0

@@ -1,0 +1,35 @@
+"""Faults of pypaimon's rollback and branches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.upstream.plain import append, plain, row
+
+
+def test_rollback_gives_numbers_and_row_ids_out_again(tmp_path: Path) -> None:
+    """rollback_to() deletes newer snapshots and the tags of them; the next commit gets their number and row ids.
+    Remedy: lakehouse/write/restore.py makes a new snapshot of the old content; lakehouse/index keeps a snapshot's identity."""
+    made = plain(tmp_path, [row(0)])
+    append(made.table, [row(1)])
+    made.table.create_tag("newest")
+    before = made.table.snapshot_manager().get_snapshot_by_id(2)
+    made.table.rollback_to(1)
+    assert made.table.tag_manager().get("newest") is None  # right: it is still there
+    append(made.table, [row(2)])
+    after = made.table.snapshot_manager().get_snapshot_by_id(2)
+    assert (after.id, after.next_row_id) == (before.id, before.next_row_id)  # right: 3, and a row id that none had
+    assert after.uuid != before.uuid
+
+
+def test_a_branch_can_not_begin_at_a_tag_whose_snapshot_has_expired(tmp_path: Path) -> None:
+    """create_branch(tag) copies the snapshot's file, although the tag holds all that is in it.
+    Remedy: lakehouse/history/branches.py writes it from the tag."""
+    made = plain(tmp_path, [row(0)])
+    made.table.create_tag("first")
+    append(made.table, [row(1)])
+    (Path(str(made.table.table_path)) / "snapshot" / "snapshot-1").unlink()
+    with pytest.raises(RuntimeError, match="Exception occurs when create branch 'b'"):
+        made.table.branch_manager().create_branch("b", "first")
