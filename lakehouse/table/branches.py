@@ -48,7 +48,8 @@ class Branches(Versions):
             return cast("Table", self)
         self._only_on_main(f"branch({name!r})")
         self._branch(name)
-        opened = type(self)(partial(_load_branch, self._load, name), f"{self.name}{_ON_BRANCH}{name}", self._roots)
+        load = partial(_load_branch, self._load, name)
+        opened = type(self)(load, f"{self.name}{_ON_BRANCH}{name}", self._roots, self._store)
         return cast("Table", opened)
 
     def create_branch(self, name: str, *, tag: str | None = None, snapshot: int | None = None) -> Table:
