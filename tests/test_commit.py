@@ -260,6 +260,35 @@ def test_what_another_writer_ruled_out_is_tried_again(table: lh.Table) -> None:
     assert orphans(table) == set()
 
 
+@pytest.mark.parametrize(("verdict", "asked", "happens"), [("refused", 1, False), ("unsent", 3, True), ("unsent", 99, False)])
+def test_errors_that_the_store_is_sure_of(table: lh.Table, verdict: str, asked: int, happens: bool) -> None:
+    """What did not happen is not looked up; asking again is tried where it may help, and not for ever."""
+    times = []
+
+    class Sure(Far):
+        def verdict(self, error: Exception) -> str:
+            assert str(error) == "no"
+            return verdict
+
+    def refuse(commit: Callable[[], bool]) -> bool:
+        times.append(1)
+        if len(times) < asked or not happens:
+            raise OSError("no")
+        return commit()
+
+    paimon = with_store(table.paimon, lambda inner: Sure(inner, refuse))
+    messages = prepared(paimon, range(3))
+    if happens:
+        assert publish(paimon, messages) == 1
+    else:
+        with pytest.raises(lh.CommitError, match=r"nothing was committed \(OSError: no\)") as caught:
+            publish(paimon, messages)
+        assert not isinstance(caught.value, lh.CommitUnknownError)
+    assert len(times) == asked if asked < 99 else 1 < len(times) < 20
+    assert held(table) == (rows(range(3)) if happens else [])
+    assert orphans(table) == set()
+
+
 def test_a_disk_that_does_not_confirm_a_name(table: lh.Table) -> None:
     class Weak(LinkingSnapshotCommit):
         def commit(self, *given: Any) -> bool:

@@ -68,7 +68,8 @@ def publish_snapshot(
         commit_id = new_commit_id()
     twin = _Twin(paimon, commit_id)
     if twin.look() is not None:
-        discard(paimon, messages)
+        if not keep:
+            discard(paimon, messages)
         return twin.required()
 
     def checks(number: int) -> None:

@@ -24,7 +24,7 @@ from pypaimon.write.commit.conflict_detection import ConflictDetection
 from pypaimon.write.file_store_commit import FileStoreCommit
 
 from lakehouse.durable import sync_files
-from lakehouse.upstream import LinkingSnapshotCommit, is_served, local_path, newest_schema_id
+from lakehouse.upstream import LinkingSnapshotCommit, is_local, is_served, local_path, newest_schema_id
 
 # It reports each lost race as a warning; races are as usual here as they are harmless, and errors are raised.
 _log = logging.getLogger(FileStoreCommit.__module__)
@@ -299,10 +299,12 @@ class Committer(FileStoreCommit):
         manifests = local_path(str(self.manifest_file_manager.manifest_path))
         named = [manifests / name for name in attempt.lists()]
         named += [manifests / name for name in attempt.manifests if (manifests / name).exists()]
-        named += [local_path(path) for entry in attempt.entries if entry.kind == 0 for path in self._paths(entry)]
-        named += [local_path(self._index_path(entry)) for entry in attempt.index_adds]
+        written = [path for entry in attempt.entries if entry.kind == 0 for path in self._paths(entry)]
+        written += [self._index_path(entry) for entry in attempt.index_adds]
+        named += [local_path(path) for path in written if is_local(path)]  # others were complete when they were written
         named += [self._own_schema_file(), self._schema_file(attempt.snapshot.schema_id)]
         folders = {folder for path in named for folder in path.parents if folder == root or root in folder.parents}
+        folders |= {path.parent for path in named}
         waiting = {*named, *folders} - (self._synced - {manifests})
         sync_files(waiting)
         self._synced |= waiting
