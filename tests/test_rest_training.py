@@ -6,6 +6,8 @@ import itertools
 import os
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import pytest
 from daft import col
 
 import lakehouse as lh
-from tests.rest import RestServer
+from tests.rest import Lake, RestServer
+from tests.stores.proxy import Proxy
+from tests.stores.server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("speed", pa.float64()), ("frame", pa.large_binary())])
 ROWS = 120
@@ -149,3 +153,45 @@ def test_many_appends_while_training(table: lh.Table) -> None:
         writer.join()
     assert table.latest().count_rows() == ROWS + len(written)
     assert written == list(range(2, 2 + len(written)))
+
+
+@pytest.fixture
+def on_s3(s3_server: S3Server, s3_proxy: Proxy) -> Iterator[tuple[RestServer, dict[str, str], list[float]]]:
+    """A catalog server whose tables lie on S3, readable only by the tokens it gives out: (it, options, times of tokens)."""
+    lake = Lake(f"s3://{BUCKET}/served-{uuid.uuid4().hex}", s3_server.options())
+    given: list[float] = []
+
+    def token() -> tuple[dict[str, str], int]:
+        given.append(time.monotonic())
+        return {"fs.s3.accessKeyId": ACCESS_KEY, "fs.s3.accessKeySecret": SECRET_KEY}, int((time.time() + 2.0) * 1000)
+
+    with RestServer.run(lake, bearer={"token-of-the-test"}) as server:
+        server.config["data-token.enabled"] = "true"
+        server.table_token = token
+        keyless = {key: value for key, value in s3_proxy.server.options().items() if "key" not in key}
+        yield server, server.options(**keyless), given
+
+
+def test_tokens_run_out_in_the_middle_of_an_epoch_on_s3(
+    on_s3: tuple[RestServer, dict[str, str], list[float]], s3_proxy: Proxy
+) -> None:
+    _, options, given = on_s3
+    assert not [value for value in options.values() if value in (ACCESS_KEY, SECRET_KEY)]
+    table = lh.connect(**options).create_table("drives.frames", SCHEMA, partition_by=["channel"])
+    table.append(rows())
+    table.tag("v1")
+    index = table.at(tag="v1").query().select("id", "frame").index()
+    # Some keys are refused although they should still hold; the client asks for new ones and goes on.
+    s3_proxy.rule = lambda request: (
+        "expired" if ".blob" in request.path and request.number % 7 == 0 and not request.again else None
+    )
+    before, begun_s = len(given), time.monotonic()
+    seen = {}
+    for at, batch in enumerate(loader(index, workers=2, prefetch_bytes=200)):
+        seen |= dict(zip(batch["id"].tolist(), batch["frame"], strict=True))
+        time.sleep(0.4 if at < 10 else 0)
+    assert seen == {row["id"]: row["frame"] for row in rows()}
+    assert [at - begun_s for at in given[before:] if at - begun_s > 2.5]  # renewed when those of the start had run out
+    s3_proxy.rule = None
+    assert table.append([{"id": 1000, "channel": "c0", "frame": b"new"}]).snapshot_id == 2
+    assert table.latest().arrow(blobs="bytes").num_rows == ROWS + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.rest.identity import Identity
+from tests.rest.lake import Lake
 from tests.rest.server import Fault, RestServer
 
-__all__ = ["Fault", "Identity", "RestServer"]
+__all__ = ["Fault", "Identity", "Lake", "RestServer"]

@@ -73,9 +73,9 @@ class RestServer:
 
     @classmethod
     @contextmanager
-    def run(cls, folder: Path, **bearer_or_keys: Any) -> Iterator[RestServer]:
-        """Serve a lake kept in ``folder`` while the block runs."""
-        server = cls(Lake(folder), Identity(**bearer_or_keys))
+    def run(cls, lake: Lake | Path, **bearer_or_keys: Any) -> Iterator[RestServer]:
+        """Serve a lake, or one kept in a folder, while the block runs."""
+        server = cls(lake if isinstance(lake, Lake) else Lake(lake), Identity(**bearer_or_keys))
 
         class Handler(_Handler):
             owner = server
