@@ -186,7 +186,7 @@ def test_tokens_run_out_in_the_middle_of_an_epoch_on_s3(
         "expired" if ".blob" in request.path and request.number % 7 == 0 and not request.again else None
     )
     before, begun_s = len(given), time.monotonic()
-    seen = {}
+    seen: dict[int, bytes] = {}
     for at, batch in enumerate(loader(index, workers=2, prefetch_bytes=200)):
         seen |= dict(zip(batch["id"].tolist(), batch["frame"], strict=True))
         time.sleep(0.4 if at < 10 else 0)

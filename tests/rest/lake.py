@@ -57,7 +57,7 @@ class Lake:
     """
 
     def __init__(self, folder: Path | str, options: Mapping[str, str] | None = None) -> None:
-        self.folder = Path(folder) if "://" not in str(folder) else folder
+        self.folder = Path(folder)  # of no use where it is a URL
         self._root = str(folder)
         self._file_io = FileIO.get(self._root, Options(dict(options or {})))
         self._files = Files(self._file_io.filesystem if "://" in self._root else fs.LocalFileSystem())
