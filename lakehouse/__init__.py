@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakehouse.cache import Cache
     from lakehouse.catalog import Catalog, connect
     from lakehouse.check import CheckReport
-    from lakehouse.compaction import CompactReport
+    from lakehouse.compaction import CompactReport, PurgeReport
     from lakehouse.dataset import Dataset, MapDataset
     from lakehouse.decode import Decoder, Image, Raw
     from lakehouse.fetch import BlobRef, BlobRefs, Fetcher, fetch_blob
@@ -57,6 +57,7 @@ _HOME = {
     "Commit": "table",
     "CompactReport": "compaction",
     "CheckReport": "check",
+    "PurgeReport": "compaction",
     "ExpireReport": "upkeep",
     "OrphanReport": "upkeep",
     "TagInfo": "upkeep",
@@ -111,6 +112,7 @@ __all__ = [
     "NotFoundError",
     "OrphanReport",
     "Plan",
+    "PurgeReport",
     "Query",
     "Raw",
     "ResumeError",

@@ -5,6 +5,7 @@ of the old ones.
 """
 
 from lakehouse.compaction.compact import TARGET_BYTES, compact
-from lakehouse.compaction.report import CompactReport
+from lakehouse.compaction.purge import purge
+from lakehouse.compaction.report import CompactReport, PurgeReport
 
-__all__ = ["TARGET_BYTES", "CompactReport", "compact"]
+__all__ = ["TARGET_BYTES", "CompactReport", "PurgeReport", "compact", "purge"]

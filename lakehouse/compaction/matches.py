@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,7 +115,7 @@ class Finder:
         named = False
         error: NotFoundError | None = None
         planned: dict[str, tuple[Sequence[Source], frozenset[str]]] = {}
-        for line, tag, version in (one for line in lines for one in versions(line)):
+        for line, tag, version in chain.from_iterable(map(versions, lines)):
             key = f"{line.name} {version.snapshot_id} {identity(version.snapshot)}"
             if key not in planned:
                 planned[key] = (sources(version), mentioned(version))

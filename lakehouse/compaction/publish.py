@@ -7,6 +7,7 @@ in between means that nothing was published, and that is all it decides.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,9 +17,14 @@ from typing import Any
 from lakehouse.compaction.rewrite import NewGroup
 from lakehouse.compaction.state import entries
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
+from lakehouse.upstream import is_local, local_path, publish_file
 from lakehouse.write import COMMIT_ID, OPERATION, name_of, new_commit_id
 
 _ADD, _DELETE = 0, 1
+# What a snapshot's JSON may say and need not.
+_OF_SNAPSHOTS = frozenset(
+    {"changelogManifestList", "changelogManifestListSize", "changelogRecordCount", "indexManifest", "statistics", "uuid"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +86,7 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
             commit_kind=change.kind,
             time_millis=int(time.time() * 1000),
             watermark=base.watermark,
-            statistics=base.statistics,
+            statistics=base.statistics if change.kind == "COMPACT" else None,
             next_row_id=next_row_id,
             # Deletion vectors of files that left earlier make the engine refuse deletes: with them go those, too.
             index_manifest=maker.index(base.index_manifest, lambda name: name not in gone and (live is None or name in live)),
@@ -121,6 +127,64 @@ def _handed_over(paimon: Any, base: Any, snapshot: Any, changed: Sequence[Any], 
         maker.discard()
         return None
     return snapshot
+
+
+def in_place_of(paimon: Any, tag: str, version: Any, change: Change) -> None:
+    """Let a tag name its version as it is after a change. Its number, time and properties stay.
+
+    Args:
+        paimon: a handle that is not pinned.
+        tag: the tag's name.
+        version: what it names now.
+        change: what to do to it.
+
+    Raises:
+        CommitError: it can't be written; the tag names what it named.
+    """
+    from pypaimon.common.json_util import JSON
+
+    base = version.snapshot
+    maker = _Maker(paimon)
+    try:
+        added, next_row_id = numbered(change.groups, base.id, base.next_row_id or 0)
+        gone = {entry.file.file_name for entry in change.removed}
+        live = {name: entry for name, entry in entries(paimon, base).items() if name not in gone}
+        live |= {entry.file.file_name: entry for entry in added}
+        base_list, base_size = maker.list(maker.manifests(_by_row_id(live.values())))
+        delta_list, delta_size = maker.list([])
+        rows = sum(entry.file.row_count for entry in added) - sum(entry.file.row_count for entry in change.removed)
+        snapshot = replace(
+            base,
+            base_manifest_list=base_list,
+            base_manifest_list_size=base_size,
+            delta_manifest_list=delta_list,
+            delta_manifest_list_size=delta_size,
+            total_record_count=(base.total_record_count or 0) + rows,
+            delta_record_count=0,
+            changelog_manifest_list=None,
+            changelog_manifest_list_size=None,
+            changelog_record_count=None,
+            statistics=None,
+            next_row_id=next_row_id,
+            index_manifest=maker.index(base.index_manifest, lambda name: name in live),
+            uuid=str(uuid.uuid4()),
+        )
+        path = str(paimon.tag_manager().tag_path(tag))
+        # Beside the snapshot a tag's file says when it was made, how long it stays, and what its maker wrote.
+        kept = json.loads(paimon.file_io.read_file_utf8(path))
+        said = json.loads(JSON.to_json(snapshot))
+        text = json.dumps({**{key: value for key, value in kept.items() if key not in _OF_SNAPSHOTS}, **said})
+        if is_local(path):
+            publish_file(local_path(path), text, replace=True)
+        else:
+            paimon.file_io.write_file(path, text, True)
+    except BaseException as error:
+        maker.discard()
+        if isinstance(error, Exception):
+            raise CommitError(
+                f"{name_of(paimon)}: tag {tag!r} can't be written anew ({cause_line(error)}); it names what it named"
+            ) from error
+        raise
 
 
 def numbered(groups: Sequence[NewGroup], snapshot_id: int, next_row_id: int) -> tuple[list[Any], int]:

@@ -7,7 +7,8 @@ done when it is called again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -21,16 +22,15 @@ from lakehouse.compaction.report import PurgeReport
 from lakehouse.compaction.rewrite import NewGroup, Written, rewrite
 from lakehouse.compaction.state import Source, check_indexes, entries
 from lakehouse.errors import CommitError
-from lakehouse.upkeep import check_own_history, expire, remove_orphans
+from lakehouse.upkeep import Manifests, check_own_history, expire, load_roots, needed_names, remove_orphans, store_of
+from lakehouse.upstream import is_local, local_path
 from lakehouse.write import Moved
 
 _MAX_PASSES = 8
 _MAX_RUNS = 16  # a group with more gaps than this gets new row ids, instead of a file for each run of rows
 
 
-def purge(
-    lines: Callable[[], Sequence[Line]], where: Any, *, dry_run: bool, orphans_older_than: timedelta, drop_empty: Callable[[], int]
-) -> PurgeReport:
+def purge(lines: Callable[[], Sequence[Line]], where: Any, *, dry_run: bool, orphans_older_than: timedelta) -> PurgeReport:
     """See `Table.purge`.
 
     Args:
@@ -38,12 +38,12 @@ def purge(
         where: a condition, as `Query.where` takes it.
         dry_run: only say what would be done.
         orphans_older_than: files that no version names are removed when they are older than this.
-        drop_empty: removes folders of partitions in which nothing is left; how many.
     """
     main = lines()[0]
     check_own_history(main.paimon, "purge")
     finder, report = Finder(where), PurgeReport(main.name, dry_run=dry_run)
-    with _Rewrites() as rewrites:
+    folders: set[str] = set()
+    with _rewrites(main.paimon) as rewrites:
         for number in range(1, _MAX_PASSES + 1):
             found = finder.find(lines())
             touched = [held for held in found.held if found.touches(held)]
@@ -51,6 +51,13 @@ def purge(
                 report = _begun(report, found, touched)
             if dry_run or not touched:
                 break
+            folders |= {
+                file.file_path.rpartition("/")[0]
+                for held in touched
+                for source in held.sources
+                if len(found.of(source))
+                for file in source.group.split.files
+            }
             try:
                 report = _pass(found, touched, rewrites, report)
             except Moved:
@@ -64,7 +71,8 @@ def purge(
         return report
     orphans = remove_orphans(main.paimon, main.name, older_than=orphans_older_than, dry_run=False, progress=False)
     removed = sum(orphans.files.values())
-    drop_empty()
+    for folder in folders:
+        _drop_empty(folder, str(main.paimon.table_path))
     return replace(
         report,
         files_removed=report.files_removed + removed,
@@ -83,7 +91,9 @@ def _begun(report: PurgeReport, found: Matches, touched: Sequence[Held]) -> Purg
         versions={label: rows for label, rows in lost.items() if rows},
         tags=tuple(held.label for held in touched if held.tag is not None),
         snapshots_removed=tuple(held.label for held in found.held if held.tag is None and _goes(held, touched)),
-        files_rewritten=len({name for held in touched for source in held.sources if len(found.of(source)) for name in source.files}),
+        files_rewritten=len(
+            {name for held in touched for source in held.sources if len(found.of(source)) for name in source.files}
+        ),
     )
 
 
@@ -122,25 +132,58 @@ def _pass(found: Matches, touched: Sequence[Held], rewrites: _Rewrites, report: 
                 bytes_removed=report.bytes_removed + dropped.bytes,
                 left=(*report.left, *(f"{item.path} ({item.why})" for item in dropped.left)),
             )
-            if len(line.snapshots()) > 1 and any(info.id in dropped.snapshots for info in line.snapshots()):
-                raise CommitError(f"{line.name}: its older snapshots can't be removed, since a streaming reader still needs them")
+            here = {info.id for info in line.snapshots()}
+            if any(held.version.snapshot_id in here for held in touched if held.line is line and held.tag is None):
+                raise CommitError(
+                    f"{line.name}: snapshots that hold the rows can't be dropped: a streaming reader (consumer/) still needs "
+                    "them; end it, and purge again"
+                )
     return report
+
+
+def _drop_empty(folder: str, root: str) -> None:
+    """Remove a partition's folder, whose name holds its value, once nothing is left in it."""
+    if not is_local(root):
+        return  # object stores have no folders
+    top, here = local_path(root), local_path(folder)
+    while here != top and top in here.parents:
+        try:
+            here.rmdir()
+        except OSError:
+            return
+        here = here.parent
+
+
+@contextlib.contextmanager
+def _rewrites(paimon: Any) -> Iterator[_Rewrites]:
+    """What is written meanwhile; what no version came to name is deleted in the end."""
+    made = _Rewrites()
+    try:
+        yield made
+    except BaseException:  # it may have come just after a version was published
+        unnamed = made.unnamed()
+        if unnamed:
+            store = store_of(paimon)
+            manifests = Manifests(store)
+            needed = needed_names(manifests, load_roots(store, manifests))
+            unnamed = [one for one in unnamed if needed.isdisjoint(path.rpartition("/")[2] for path in one.paths)]
+        for written in unnamed:
+            written.discard()
+        raise
+    for written in made.unnamed():
+        written.discard()
 
 
 @dataclass
 class _Rewrites:
-    """Groups without the rows, written once for all versions that share them. What nothing came to name is deleted."""
+    """Groups without the rows, written once for all versions that share them."""
 
     _made: dict[tuple[Any, ...], Written] = field(default_factory=dict)
     _named: set[tuple[Any, ...]] = field(default_factory=set)
 
-    def __enter__(self) -> _Rewrites:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for key, written in self._made.items():
-            if key not in self._named:
-                written.discard()
+    def unnamed(self) -> list[Written]:
+        """What was written and no version names."""
+        return [written for key, written in self._made.items() if key not in self._named]
 
     def change(self, held: Held, found: Matches) -> Change:
         """What takes the rows out of a version."""

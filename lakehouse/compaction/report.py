@@ -1,8 +1,9 @@
-"""What a compaction did, or would do."""
+"""What a compaction or a purge did, or would do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,55 @@ class CompactReport:
         if self.attempts > 1:
             text += f"; {self.attempts} attempts"
         return text
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """What `Table.purge` did, or would do.
+
+    Attributes:
+        table: ``database.table``.
+        rows: rows that left the latest version, by branch: ``{"default.frames": 3}``; branches that had none are left out.
+        versions: how many rows each snapshot and tag showed that had to leave, such as ``{"tag 'train'": 3}``.
+        tags: tags that were written anew, with the training sets that they pin: those without such rows only lost the
+            statistics of files that had left before.
+        snapshots_removed: snapshots that can no longer be read.
+        snapshots: numbers of the snapshots that were made, each on its branch.
+        files_rewritten: data files that held such rows.
+        files_removed: files deleted, ``bytes_removed`` their bytes.
+        unnamed: files that no version names and that stayed because they are young: a writer may be at work on them. What
+            they hold is not known; purge again once they are older.
+        left: files that were to go and stayed, and why.
+        dry_run: nothing was done.
+    """
+
+    table: str
+    rows: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    snapshots_removed: tuple[str, ...] = ()
+    snapshots: tuple[int, ...] = ()
+    files_rewritten: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
+    unnamed: int = 0
+    left: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    def __str__(self) -> str:
+        if not self.files_rewritten:
+            text = f"{self.table}: no version holds such rows"
+        else:
+            would = "would be " if self.dry_run else ""
+            rows = (
+                ", ".join(f"{count:,} rows of {name}" for name, count in self.rows.items()) or "no rows of the latest version"
+            )
+            text = f"{self.table}: {rows} {would}removed, {self.files_rewritten} files {would}rewritten"
+            text += f"; {len(self.snapshots_removed)} snapshots {would}dropped"
+            if self.tags:
+                text += f"; written anew {would}: {', '.join(self.tags)}".replace(" would be :", " would be:")
+        if self.files_removed:
+            text += f"; {self.files_removed:,} files deleted, {self.bytes_removed:,} bytes"
+        if self.unnamed:
+            text += f"; {self.unnamed} files that no version names are too young to delete: purge again later"
+        return text + "".join(f"\n  left: {item}" for item in self.left)

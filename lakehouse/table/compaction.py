@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal
 
-from lakehouse.compaction import TARGET_BYTES, CompactReport, compact
+from lakehouse.compaction import TARGET_BYTES, CompactReport, PurgeReport, compact, purge
 from lakehouse.errors import ConfigError
-from lakehouse.table.versions import Versions
+from lakehouse.table.branches import Branches
 
 
-class Compaction(Versions):
+class Compaction(Branches):
     """The part of `Table` that rewrites files."""
 
     def compact(
@@ -59,4 +60,41 @@ class Compaction(Versions):
             keep_ids=row_ids == "keep",
             dry_run=dry_run,
             progress=progress,
+        )
+
+    def purge(self, where: Any, *, dry_run: bool = False, orphans_older_than: timedelta = timedelta(days=1)) -> PurgeReport:
+        """Remove rows for good, as a person may ask for whose face or plate they show: from every file, snapshot and tag.
+
+        Every version is searched, with the rows that were deleted or updated since. A row for which the condition was true
+        in one version is removed from all versions that share files with it. The latest version of each branch, and each
+        tag that held such rows, gets files without them; the other rows keep their values. Snapshots from before can't be
+        read any more on a branch where any of them held such rows, or the statistics of their files. At the end no file
+        below the table's folder holds them, but for those that the report names.
+
+        Args:
+            where: an expression or SQL text, as for `Query.where`. By a key it also finds rows that were changed since.
+            dry_run: only say what would be done.
+            orphans_older_than: files that no version names, left by writers that were killed, are deleted when they are
+                older. ``timedelta(0)`` only while nothing writes to the table.
+
+        Returns:
+            What was removed and rewritten, and which tags lost how many rows.
+
+        Raises:
+            NotFoundError: ``where`` names a column that no version has.
+            SchemaError: it does not fit the columns, or the table has files of a kind that can't be rewritten here.
+            ConfigError: a catalog server keeps the table's snapshots.
+            FetchError: a file of some version is missing.
+            CommitError: such rows were written again and again meanwhile, or files can't be written. Call it again.
+
+        Example:
+            >>> print(table.purge("plate = 'AB 123'"))  # doctest: +SKIP
+            default.frames: 3 rows of default.frames removed, 4 files rewritten; 7 snapshots dropped; written anew: tag 'train'
+        """
+        self._only_on_main("purge()")
+        return purge(
+            lambda: [self, *(self.branch(name) for name in self.branches())],
+            where,
+            dry_run=dry_run,
+            orphans_older_than=orphans_older_than,
         )
