@@ -24,7 +24,7 @@ warehouse  -> durable, upstream
 changes    -> query, scan, write, schema, references, fetch, upstream, durable
 table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep, check
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
-compaction -> blobfile, query, scan, upkeep, upstream, write
+compaction -> blobfile, durable, query, scan, upkeep, upstream, write
 history    -> schema, scan, served, fetch, upstream, index, query, durable
 write      -> schema, fetch, served, upstream, durable
 upstream   -> served, durable

@@ -15,6 +15,7 @@ import pytest
 
 import lakehouse as lh
 from lakehouse.compaction import blobcopy
+from tests.rest import RestServer
 from tests.upstream.plain import few_files, plain
 
 SCHEMA = pa.schema(
@@ -293,3 +294,32 @@ def test_files_that_only_other_engines_write_are_refused(warehouse: Path) -> Non
     with pytest.raises(lh.SchemaError, match="sidecar"):
         table.compact()
     assert listed(table) == before
+
+
+def test_tables_of_a_catalog_server(rest: RestServer) -> None:
+    table = lh.connect(**rest.options()).create_table("drives.t", SCHEMA, partition_by=["p"])
+    for commit in range(4):
+        table.append([row(commit * 6 + i) for i in range(6)])
+    before, commits = held(table.latest()), rest.count("POST commit")
+    report = table.compact()
+    assert rest.count("POST commit") == commits + 2
+    assert (report.files_after, report.manifests_after) == (9, 1)
+    assert held(table.latest()) == before
+    with pytest.raises(lh.ConfigError, match="catalog server keeps the snapshots"):
+        table.purge("id = 1")
+
+
+def test_a_branch_is_compacted_for_itself(warehouse: Path) -> None:
+    table = made(warehouse, commits=4)
+    dev = table.create_branch("dev")
+    for commit in range(4, 8):
+        dev.append([row(commit * 6 + i) for i in range(6)])
+    before = held(dev.latest()), held(table.latest()), listed(table, "snapshot-*").keys()
+    report = dev.compact()
+    assert (report.files_before, report.files_after) == (8 * 9, 9)
+    assert (held(dev.latest()), held(table.latest())) == before[:2]
+    assert {name for name in listed(table, "snapshot-*") if not name.startswith("branch")} == {
+        name for name in before[2] if not name.startswith("branch")
+    }
+    assert table.compact().files_after == 9
+    assert held(table.branch("dev").latest()) == before[0]

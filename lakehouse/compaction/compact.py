@@ -292,8 +292,12 @@ def _check_same(version: Version, paimon: Any, latest: Any, touched: Sequence[So
         raise Moved(f"{version}: rows of the merged files were changed by another commit; nothing was published")
 
 
-def merge_manifests(handle: Callable[[], Any]) -> int | None:
+def merge_manifests(handle: Callable[[], Any], operation: str = "compact") -> int | None:
     """Publish a snapshot whose manifests list only what is there; None when there is nothing to gain.
+
+    Args:
+        handle: a pypaimon handle that is not pinned.
+        operation: what this belongs to, kept in the snapshot's properties.
 
     Raises:
         CommitError: other commits came first each time.
@@ -303,7 +307,7 @@ def merge_manifests(handle: Callable[[], Any]) -> int | None:
         latest = paimon.snapshot_manager().get_latest_snapshot()
         if latest is None or not _worth_merging(paimon, latest):
             return None
-        made = publish(paimon, latest, Change("compact-manifests", merge_manifests=True))
+        made = publish(paimon, latest, Change(operation, merge_manifests=True))
         if made is not None:
             return int(made.id)
         time.sleep(random.uniform(0, min(0.01 * 2**race, 1.0)))

@@ -12,13 +12,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from lakehouse.compaction.rewrite import NewGroup
 from lakehouse.compaction.state import entries
+from lakehouse.durable import publish_file, sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
-from lakehouse.upstream import is_local, local_path, publish_file
-from lakehouse.write import COMMIT_ID, OPERATION, name_of, new_commit_id
+from lakehouse.upstream import LinkingSnapshotCommit, is_local, local_path
+from lakehouse.write import BYTES, COMMIT_ID, OPERATION, ROWS, name_of, new_commit_id
 
 _ADD, _DELETE = 0, 1
 # What a snapshot's JSON may say and need not.
@@ -58,6 +60,7 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
         CommitError: it can't be written; nothing was published.
         CommitUnknownError: the store failed while it was published and can't be asked.
     """
+    from pypaimon.build_info import full_version
     from pypaimon.snapshot.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 
     maker = _Maker(paimon)
@@ -67,10 +70,9 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
         gone = {entry.file.file_name for entry in change.removed}
         live = entries(paimon, base) if change.merge_manifests else None
         before = maker.manifests(_by_row_id(live.values())) if live is not None else maker.lists.read_all(base)
-        base_list, base_size = maker.list(before)
-        delta_list, delta_size = maker.list(maker.manifests(changed))
+        base_list, base_size = maker.listed(before)
+        delta_list, delta_size = maker.listed(maker.manifests(changed))
         rows = sum(entry.file.row_count if entry.kind == _ADD else -entry.file.row_count for entry in changed)
-        commit_id = new_commit_id()
         snapshot = Snapshot(
             version=3,
             id=base.id + 1,
@@ -84,13 +86,20 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
             commit_user=str(uuid.uuid4()),
             commit_identifier=BATCH_COMMIT_IDENTIFIER,
             commit_kind=change.kind,
-            time_millis=int(time.time() * 1000),
+            time_millis=max(int(time.time() * 1000), base.time_millis),
             watermark=base.watermark,
             statistics=base.statistics if change.kind == "COMPACT" else None,
             next_row_id=next_row_id,
             # Deletion vectors of files that left earlier make the engine refuse deletes: with them go those, too.
             index_manifest=maker.index(base.index_manifest, lambda name: name not in gone and (live is None or name in live)),
-            properties={**change.properties, COMMIT_ID: commit_id, OPERATION: change.operation},
+            properties={
+                **change.properties,
+                COMMIT_ID: new_commit_id(),
+                OPERATION: change.operation,
+                ROWS: "0",
+                BYTES: str(sum(entry.file.file_size for entry in added)),
+            },
+            writer_version=full_version(),
         )
     except BaseException as error:
         maker.discard()
@@ -100,33 +109,62 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
                 "nothing was published"
             ) from error
         raise
-    return _handed_over(paimon, base, snapshot, changed, commit_id, maker)
+    return snapshot if _handed_over(paimon, base, snapshot, changed, maker) else None
 
 
-def _handed_over(paimon: Any, base: Any, snapshot: Any, changed: Sequence[Any], commit_id: str, maker: _Maker) -> Any:
-    manager = paimon.snapshot_manager()
+def _handed_over(paimon: Any, base: Any, snapshot: Any, changed: Sequence[Any], maker: _Maker) -> bool:
+    """Let the catalog publish a snapshot; False when another one took its number. Manifests stay only where they are named."""
+    commit = paimon.catalog_environment.snapshot_commit(paimon.snapshot_manager())
+    local = isinstance(commit, LinkingSnapshotCommit)  # who fails or succeeds at once; a server may take its time
+    asked = False
     try:
-        with paimon.catalog_environment.snapshot_commit(manager) as commit:
-            published = commit.commit(base.uuid, snapshot, statistics(paimon, changed))
+        if is_local(str(paimon.table_path)):
+            sync_files(maker.paths([entry for entry in changed if entry.kind == _ADD]))
+        asked = True
+        with commit:
+            published = bool(commit.commit(base.uuid, snapshot, statistics(paimon, changed)))
+        # A server may say no to a request that its client repeated, after saying yes to it before.
+        published = published or (not local and _is_there(paimon, snapshot))
     except BaseException as error:
-        try:
-            found = manager.get_snapshot_by_id(snapshot.id)
-        except Exception as unanswered:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
+        published = asked and _is_there(paimon, snapshot, error)
+        if local or not asked:
+            settled = True
+        else:  # a server may still publish what it was asked for
+            verdict = getattr(commit, "verdict", lambda _: "doubt")
+            settled = isinstance(error, Exception) and verdict(error) != "doubt"
+        if not published and not settled:
             raise CommitUnknownError(
-                f"{name_of(paimon)}: the commit failed ({cause_line(error)}) and its outcome can't be looked up "
-                f"({cause_line(unanswered)}); look for {COMMIT_ID}={commit_id} in snapshots()"
+                f"{name_of(paimon)}: snapshot {snapshot.id} is not there ({cause_line(error)}), and may still come; look for "
+                f"{COMMIT_ID}={snapshot.properties[COMMIT_ID]} in snapshots() before trying again"
             ) from error
-        published = found is not None and (found.properties or {}).get(COMMIT_ID) == commit_id
         if not published:
             maker.discard()
         if not isinstance(error, Exception):
             raise
         if not published:
-            raise CommitError(f"{name_of(paimon)}: snapshot {snapshot.id} can't be written ({cause_line(error)})") from error
+            raise CommitError(
+                f"{name_of(paimon)}: snapshot {snapshot.id} can't be written ({cause_line(error)}); nothing was published"
+            ) from error
+        if local:
+            raise CommitUnknownError(
+                f"{name_of(paimon)}: snapshot {snapshot.id} is there, but the disk does not confirm it ({cause_line(error)})"
+            ) from error
     if not published:
         maker.discard()
-        return None
-    return snapshot
+    return published
+
+
+def _is_there(paimon: Any, snapshot: Any, error: BaseException | None = None) -> bool:
+    """Whether the snapshot was published."""
+    try:
+        found = paimon.snapshot_manager().get_snapshot_by_id(snapshot.id)
+    except Exception as unanswered:
+        raise CommitUnknownError(
+            f"{name_of(paimon)}: the outcome of a commit can't be looked up ({cause_line(unanswered)}"
+            f"{f', after {cause_line(error)}' if error else ''}); look for {COMMIT_ID}={snapshot.properties[COMMIT_ID]} in "
+            "snapshots()"
+        ) from unanswered
+    return found is not None and found.delta_manifest_list == snapshot.delta_manifest_list
 
 
 def in_place_of(paimon: Any, tag: str, version: Any, change: Change) -> None:
@@ -150,8 +188,8 @@ def in_place_of(paimon: Any, tag: str, version: Any, change: Change) -> None:
         gone = {entry.file.file_name for entry in change.removed}
         live = {name: entry for name, entry in entries(paimon, base).items() if name not in gone}
         live |= {entry.file.file_name: entry for entry in added}
-        base_list, base_size = maker.list(maker.manifests(_by_row_id(live.values())))
-        delta_list, delta_size = maker.list([])
+        base_list, base_size = maker.listed(maker.manifests(_by_row_id(live.values())))
+        delta_list, delta_size = maker.listed([])
         rows = sum(entry.file.row_count for entry in added) - sum(entry.file.row_count for entry in change.removed)
         snapshot = replace(
             base,
@@ -170,6 +208,8 @@ def in_place_of(paimon: Any, tag: str, version: Any, change: Change) -> None:
             uuid=str(uuid.uuid4()),
         )
         path = str(paimon.tag_manager().tag_path(tag))
+        if is_local(path):
+            sync_files(maker.paths(added))
         # Beside the snapshot a tag's file says when it was made, how long it stays, and what its maker wrote.
         kept = json.loads(paimon.file_io.read_file_utf8(path))
         said = json.loads(JSON.to_json(snapshot))
@@ -250,7 +290,7 @@ class _Maker:
         self._made += [meta.file_name for meta in metas]
         return list(metas)
 
-    def list(self, metas: Sequence[Any]) -> tuple[str, int]:
+    def listed(self, metas: Sequence[Any]) -> tuple[str, int]:
         """A manifest list of these files: its name and bytes."""
         name = f"manifest-list-{uuid.uuid4()}-0"
         self._made.append(name)
@@ -276,6 +316,14 @@ class _Maker:
         if made is not None and made != name:
             self._made.append(made)
         return str(made) if made is not None else None
+
+    def paths(self, added: Iterable[Any]) -> list[Path]:
+        """What must be on the disk before a snapshot names it: manifests, data files, and the folders above them."""
+        root = local_path(str(self._paimon.table_path))
+        made = [local_path(f"{self._files.manifest_path}/{name}") for name in self._made]
+        made += [local_path(entry.file.file_path) for entry in added]
+        folders = {folder for path in made for folder in path.parents if folder == root or root in folder.parents}
+        return [*made, *sorted(folders)]
 
     def discard(self) -> None:
         """Delete what was made."""

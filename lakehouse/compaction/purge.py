@@ -117,7 +117,7 @@ def _pass(found: Matches, touched: Sequence[Held], rewrites: _Rewrites, report: 
             rewrites.publish(latest, found)
             report = replace(report, snapshots=(*report.snapshots, int(made.id)))
         if latest.mentioned & found.rows.keys():
-            merged = merge_manifests(lambda line=line: line.paimon)  # type: ignore[misc]
+            merged = merge_manifests(lambda line=line: line.paimon, "purge")  # type: ignore[misc]
             report = replace(report, snapshots=(*report.snapshots, *([merged] if merged is not None else [])))
     for held in touched:
         if held.tag is not None:
