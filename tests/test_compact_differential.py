@@ -12,7 +12,7 @@ from lakehouse.compaction import blobcopy, rowfile
 from tests.lake_tables import LakeTable, _Builder
 from tests.test_query_differential import check_blobs, run_cases
 
-TABLES = int(os.environ.get("LAKEHOUSE_STRESS_TABLES", "8"))
+TABLES = int(os.environ.get("LAKEHOUSE_STRESS_TABLES", "4"))
 FIRST_SEED = 500_000 + 1000 * int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0"))
 CASES = 6
 

@@ -20,8 +20,8 @@ import lakehouse as lh
 from lakehouse.write import Moved, publish_on
 from tests.test_compact import SCHEMA, change, delete, held, listed, made, row, row_id
 
-KILLS = int(os.environ.get("LAKEHOUSE_STRESS_KILLS", "5"))
-APPENDS = int(os.environ.get("LAKEHOUSE_STRESS_APPENDS", "25"))
+KILLS = int(os.environ.get("LAKEHOUSE_STRESS_KILLS", "3"))
+APPENDS = int(os.environ.get("LAKEHOUSE_STRESS_APPENDS", "8"))
 
 
 def once(work: Callable[[], Any]) -> Callable[[int, int], None]:
@@ -69,7 +69,7 @@ MEANWHILE: dict[str, tuple[Callable[[lh.Table], Any], Callable[[dict[int, Any]],
 
 @pytest.mark.parametrize("what", MEANWHILE)
 def test_what_others_did_meanwhile_stays(what: str, warehouse: Path) -> None:
-    table = made(warehouse)
+    table = made(warehouse, commits=4)
     work, expect, attempts = MEANWHILE[what]
     rows = {found["id"]: found for found in held(table.latest())}
     report = table.compact(progress=once(lambda: work(table)))
@@ -214,8 +214,8 @@ def ended(child: subprocess.Popen[str]) -> int:
 
 def test_appends_and_deletes_of_other_processes(warehouse: Path) -> None:
     table = made(warehouse, commits=10)
-    rows = [found for found in held(table.latest()) if found["id"] >= 10]
-    others = [started(_WRITER, warehouse, APPENDS), started(_DELETER, warehouse, 10)]
+    rows = [found for found in held(table.latest()) if found["id"] >= 5]
+    others = [started(_WRITER, warehouse, APPENDS), started(_DELETER, warehouse, 5)]
     compactions = 0
     while any(other.poll() is None for other in others):
         compactions += bool(table.compact(target_size=2_000).snapshots)

@@ -22,7 +22,7 @@ import lakehouse as lh
 from tests.test_compact import SCHEMA, change, delete, held, listed, made, row
 from tests.test_compact_meanwhile import ended, started
 
-KILLS = int(os.environ.get("LAKEHOUSE_STRESS_KILLS", "4"))
+KILLS = int(os.environ.get("LAKEHOUSE_STRESS_KILLS", "3"))
 NOW = timedelta(0)
 MARK = b"SECRET-FACE"
 NAME = "SECRET-PLATE"

@@ -17,7 +17,7 @@ from tests.test_compact import listed
 from tests.test_compact_differential import Compacting
 from tests.test_query_differential import run_cases
 
-TABLES = int(os.environ.get("LAKEHOUSE_STRESS_TABLES", "4"))
+TABLES = int(os.environ.get("LAKEHOUSE_STRESS_TABLES", "2"))
 FIRST_SEED = 700_000 + 1000 * int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0"))
 
 
