@@ -169,6 +169,31 @@ class Overwrite(_Querying):
         return [{"id": number, "channel": "other", "frame": b"step %d" % step} for number in range(self.size)]
 
 
+class Upsert(_Querying):
+    """The same keys again and again, each time in other partitions, and one new key; the last of several steps holds."""
+
+    size = 6
+
+    def prepare(self, table: lh.Table) -> None:
+        table.append(self._rows(-1))
+
+    def run(self, table: lh.Table, step: int) -> None:
+        new = {"id": 1000 + step, "channel": "new", "frame": b"new %d" % step}
+        table.upsert([*self._rows(step), new], key=["id"])
+
+    def check(self, table: lh.Table, done: Mapping[int, Any], cut: set[int]) -> None:
+        found = ours(table)
+        last = max(done, default=-1)
+        wanted = [self._rows(step) for step in (*cut, last) if step >= last]
+        assert [one for one in found if one["id"] < self.size] in wanted
+        added = {one["id"] - 1000 for one in found if one["id"] >= self.size}
+        assert set(done) <= added <= {*done, *cut}
+        assert len(found) == self.size + len(added)
+
+    def _rows(self, step: int) -> list[dict[str, Any]]:
+        return [{"id": n, "channel": f"c{(n + step) % 3}", "frame": b"step %d" % step} for n in range(self.size)]
+
+
 class _Kept(Operation):
     """A step appends a row and then works on the table's files: the rows stay as they are."""
 
@@ -203,4 +228,5 @@ OPERATIONS: dict[str, type[Operation]] = {
     "overwrite": Overwrite,
     "tag": Tag,
     "update": Update,
+    "upsert": Upsert,
 }
