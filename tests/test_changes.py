@@ -361,3 +361,22 @@ def test_an_update_of_a_blob_reads_no_blob(warehouse: Path) -> None:
     before = bytes_read()
     assert table.update("id = 3", {"img": b"new", "v": "new"}).rows == 1
     assert bytes_read() - before < 1_000_000
+
+
+def test_changes_of_a_branch_stay_there(warehouse: Path) -> None:
+    table = made(warehouse, [row(i) for i in range(6)])
+    dev = table.create_branch("dev")
+    dev.update("id = 1", {"img": b"dev"})
+    dev.delete("id = 2")
+    dev.upsert([{"id": 4, "p": "P9"}], key=["id"])
+    dev.overwrite([row(30)], partition={"p": "P0"})
+    dev.add_column("score", pa.float64())
+    assert [(r["id"], r["p"], r["img"]) for r in state(dev)] == [
+        (1, "P1", b"dev"),
+        (4, "P9", b"image 4"),
+        (5, "P2", b"image 5"),
+        (30, "P0", b"image 30"),
+    ]
+    assert state(table) == [row(i) for i in range(6)]
+    table.delete("id = 5")
+    assert (ids(table), ids(dev)) == ([0, 1, 2, 3, 4], [1, 4, 5, 30])
