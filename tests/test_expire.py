@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -14,7 +15,9 @@ import pytest
 
 import lakehouse as lh
 from lakehouse.upkeep.expire import Rule, old_snapshots
+from lakehouse.upkeep.expire import _drop as drop
 from lakehouse.upkeep.roots import Root
+from lakehouse.upstream import write_tag
 from tests.lake_files import files_of, folder_of, needed_of
 from tests.lake_tables import build
 
@@ -265,6 +268,45 @@ def test_deleted_rows_never_come_back_in_a_snapshot_pinned_before(table: lh.Tabl
     manifest.unlink()  # as an expiry that is under way does
     with pytest.raises(lh.NotFoundError, match="can no longer be read"):
         pinned.arrow()
+
+
+def test_a_tag_made_after_its_snapshot_expired(table: lh.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read before, and expiry has looked at the tags already."""
+
+    def late(*arguments: Any, **named: Any) -> bool:
+        table.expire(keep_last=1)
+        return write_tag(*arguments, **named)
+
+    monkeypatch.setattr("lakehouse.table.versions.write_tag", late)
+    with pytest.raises(lh.NotFoundError, match="no snapshot 2; .* it has expired"):
+        table.tag("v", snapshot=2)
+    assert table.tags() == {}
+    assert files_of(table) == needed_of(table)
+
+
+def test_a_tag_made_before_its_snapshot_goes(table: lh.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expiry has looked at the tags once, and looks again."""
+
+    def after_a_tag(*arguments: Any) -> None:
+        table.tag("v", snapshot=2)
+        drop(*arguments)
+
+    monkeypatch.setattr(sys.modules[drop.__module__], "_drop", after_a_tag)
+    planned = table.expire(keep_last=1, dry_run=True)
+    done = table.expire(keep_last=1)
+    assert done.snapshots == planned.snapshots
+    assert sum(done.files.values()) < sum(planned.files.values())
+    assert ids(table.at(tag="v")) == [0, 1]
+    assert files_of(table) == needed_of(table)
+
+
+def test_files_that_went_before_are_not_told_again(table: lh.Table) -> None:
+    first = table.expire(keep_last=2)
+    assert first.files["blob"] == 2
+    planned = table.expire(keep_last=1, dry_run=True)
+    done = table.expire(keep_last=1)
+    assert done == planned
+    assert "blob" not in done.files
 
 
 def test_what_cannot_be_read_stops_it(table: lh.Table) -> None:
