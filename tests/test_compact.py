@@ -12,6 +12,7 @@ from typing import Any
 import daft
 import pyarrow as pa
 import pytest
+from pypaimon.manifest.index_manifest_file import IndexManifestFile
 
 import lakehouse as lh
 from lakehouse.compaction import blobcopy
@@ -323,3 +324,31 @@ def test_a_branch_is_compacted_for_itself(warehouse: Path) -> None:
     }
     assert table.compact().files_after == 9
     assert held(table.branch("dev").latest()) == before[0]
+
+
+def test_deletions_leave_with_their_files_and_no_others(warehouse: Path) -> None:
+    table = made(warehouse, commits=4)
+    delete(table, 0, 1, 6)  # two of partition P0, one of P1
+    before = held(table.latest())
+    table.compact("p = 'P0'")
+    names = {file.file_name for split in table.paimon.new_read_builder().new_scan().plan().splits() for file in split.files}
+    snapshot = table.latest().version.snapshot
+    vectors = [entry.index_file.dv_ranges for entry in IndexManifestFile(table.paimon).read(snapshot.index_manifest)]
+    assert {name for ranges in vectors for name in ranges or {}} <= names
+    assert len(vectors) == 1
+    assert held(table.latest()) == before
+    table.compact()
+    assert table.latest().version.snapshot.index_manifest is None
+    assert held(table.latest()) == before
+
+
+def test_replaced_blobs_leave_the_files(warehouse: Path) -> None:
+    table = made(warehouse, commits=1, by=())
+    where = table.paimon.new_read_builder().new_predicate_builder().equal("id", 1)
+    change(table, lambda update: update.update_by_predicate(where, {"img": b"new image"}))
+    assert table.compact().files_after == 3
+    names = {file.file_name for split in table.paimon.new_read_builder().new_scan().plan().splits() for file in split.files}
+    root = Path(str(table.paimon.table_path))
+    kept = [(root / name).read_bytes() for name in listed(table, "*.blob") if Path(name).name in names]
+    assert sum(b"new image" in data for data in kept) == 1
+    assert not any(b"image 1 " in data for data in kept)
