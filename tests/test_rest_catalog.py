@@ -217,6 +217,24 @@ def test_passwords_in_the_uri_are_refused(rest: RestServer) -> None:
     assert "pass-of-the-test" not in shown(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({}, "token.provider is missing"),
+        ({"token.provider": "bear"}, "token is missing"),
+        (
+            {"token.provider": "dlf", "dlf.region": "cn-hangzhou"},
+            "dlf.access-key-id and dlf.access-key-secret, or dlf.token-path",
+        ),
+        ({"token.provider": "dlf", "dlf.access-key-id": "a", "dlf.region": "x"}, "dlf.access-key-secret"),
+    ],
+)
+def test_credentials_that_are_missing(rest: RestServer, options: dict[str, str], match: str) -> None:
+    with pytest.raises(lh.ConfigError, match=match):
+        lh.connect(metastore="rest", uri=rest.uri, warehouse="lake", **options).tables()
+    assert rest.seen == []
+
+
 def test_tags_travel_and_branches(catalog: lh.Catalog, rest: RestServer, tmp_path: Path) -> None:
     table = catalog.create_table("drives.t", SCHEMA, partition_by=["channel"])
     for number in range(5):

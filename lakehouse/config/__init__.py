@@ -13,9 +13,10 @@ Nothing is read at import. Options go to Paimon as strings, under the names that
 name of an option is checked where Paimon alone decides which exist; other systems' options pass.
 
 Secrets: no ``repr``, error or JSON text shows one. Their values are pickled only while a process is being spawned
-(`multiprocessing` with spawn or forkserver, as `lakehouse.Loader` does). Any other pickle carries the recipe: the path
-of the file, the name of the catalog, the other options with ``${VAR}`` unexpanded. Unpickling reads the secrets again
-from that file and the environment, and raises `ConfigError` where it can't, as for one written out in Python code.
+(`multiprocessing` with spawn or forkserver, as `lakehouse.Loader` does), or by Ray's own channel: arguments and results of
+its tasks and actors. Any other pickle carries the recipe: the path of the file, the name of the catalog, the other options
+with ``${VAR}`` unexpanded. Unpickling reads the secrets again from that file and the environment, and raises `ConfigError`
+where it can't, as for one written out in Python code.
 """
 
 from __future__ import annotations

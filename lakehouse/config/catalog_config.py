@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,9 +94,7 @@ class CatalogOptions(Mapping[str, str]):
         return self  # immutable; and dataclasses.asdict, which copies deeply, can't make a plain dict of it
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing.context import get_spawning_popen
-
-        if get_spawning_popen() is None:
+        if not on_the_way():
             return _restore, (self._recipe,)
         return CatalogOptions, (self._values, self._roots, self._hidden, self._recipe)
 
@@ -169,6 +168,23 @@ def assemble(recipe: Recipe) -> CatalogOptions:
         values["warehouse"] = by_key["warehouse"].location(values["warehouse"], SCHEMES)
     kept = tuple(setting.without_secret() for setting in recipe.settings)
     return CatalogOptions(values, tuple(roots), frozenset(hidden), replace(recipe, settings=kept))
+
+
+def on_the_way() -> bool:
+    """Whether what is pickled now goes to another process at once: one being spawned, or, by Ray's own channel, one of Ray's.
+
+    Ray ships arguments and results of tasks and actors by that channel, between processes of one cluster. What it pickles
+    otherwise (a function with all that it closes over) is kept by its control store, and is no such case.
+    """
+    from multiprocessing.context import get_spawning_popen
+
+    if get_spawning_popen() is not None:
+        return True
+    worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    if worker is None or not getattr(worker, "connected", False):
+        return False
+    context = worker.get_serialization_context()
+    return bool(getattr(context, "is_in_band_serialization", lambda: False)())
 
 
 def _restore(recipe: Recipe) -> CatalogOptions:

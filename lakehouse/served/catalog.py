@@ -49,7 +49,22 @@ def open_served(options: Mapping[str, str]) -> ServedCatalog:
             raise ConfigError(
                 f"the installed pypaimon has no {owner.__name__}.{method}, which a remedy replaces; install pypaimon >=2.1,<2.2"
             )
+    _check_auth(options)
     return ServedCatalog(CatalogContext.create_from_options(Options(dict(options))))
+
+
+def _check_auth(options: Mapping[str, str]) -> None:
+    """Refuses what upstream takes for a request without a name, or with the token ``None``."""
+    provider = options.get("token.provider")
+    if provider is None:
+        raise ConfigError("token.provider is missing, which metastore rest needs: bear (with token), or dlf (with dlf.*)")
+    if provider == "bear" and not options.get("token"):
+        raise ConfigError("token is missing, which token.provider bear needs")
+    keys = {"dlf.access-key-id", "dlf.access-key-secret"}
+    if provider == "dlf" and not keys <= options.keys() and not {"dlf.token-path", "dlf.token-loader"} & options.keys():
+        raise ConfigError(
+            "token.provider dlf needs dlf.access-key-id and dlf.access-key-secret, or dlf.token-path, or dlf.token-loader"
+        )
 
 
 class ServedCatalog(RESTCatalog):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sqlite3
 import time
 from pathlib import Path
 
@@ -72,3 +74,38 @@ def test_defaults_of_tables_are_ignored(tmp_path: Path) -> None:
     catalog.create_database("drives", True)
     catalog.create_table("drives.t", Schema.from_pyarrow_schema(SCHEMA), False)
     assert "read.batch-size" not in catalog.get_table("drives.t").table_schema.options
+
+
+def test_each_look_at_a_table_of_a_database_opens_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = CatalogFactory.create({"metastore": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/db", "warehouse": str(tmp_path)})
+    catalog.create_database("drives", True)
+    catalog.create_table("drives.t", Schema.from_pyarrow_schema(SCHEMA), False)
+    manager = catalog.get_table("drives.t").snapshot_manager()
+    opened = []
+    connect = sqlite3.connect
+
+    def counting(*given: object, **named: object) -> object:
+        opened.append(connect(*given, **named))  # type: ignore[call-overload]
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    for _ in range(3):
+        assert manager.get_latest_snapshot() is None
+    assert len(opened) == 3
+    for connection in opened:
+        connection.close()
+    catalog.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("oss2") is None, reason="needs oss2, of the extra oss")
+def test_in_a_bucket_with_versions_a_commit_falls_back_to_a_rename(caplog: pytest.LogCaptureFixture) -> None:
+    from types import SimpleNamespace
+
+    from pypaimon.common.options import Options
+    from pypaimon.filesystem.oss_file_io import OssFileIO
+
+    options = {"fs.oss.endpoint": "oss-cn-hangzhou.aliyuncs.com", "fs.oss.accessKeyId": "a", "fs.oss.accessKeySecret": "b"}
+    file_io = OssFileIO("oss://bucket/lake", Options(options))
+    bucket = SimpleNamespace(get_bucket_versioning=lambda: SimpleNamespace(status="Suspended"))
+    assert file_io._supports_atomic_write(bucket) is False
+    assert "Concurrent commits are not protected against overwrites" in caplog.text
