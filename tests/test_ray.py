@@ -46,7 +46,6 @@ def test_tasks_and_actors_work_with_what_they_are_given(ray: Any, rest: RestServ
         table.append([{"id": 2, "frame": b"two"}])
         return os.getpid(), table.latest().count_rows(), table
 
-    @ray.remote
     class Reader:
         def __init__(self, index: lh.RowIndex) -> None:
             self.index = index
@@ -57,7 +56,7 @@ def test_tasks_and_actors_work_with_what_they_are_given(ray: Any, rest: RestServ
 
     pid, rows, back = ray.get(count.remote(table))
     assert (pid != os.getpid(), rows, back.latest().count_rows()) == (True, 2, 2)
-    assert ray.get(Reader.remote(table.latest().query().index()).frames.remote()) == [b"one", b"two"]
+    assert ray.get(ray.remote(Reader).remote(table.latest().query().index()).frames.remote()) == [b"one", b"two"]
     assert ray.get(ray.put(table)).latest().count_rows() == 2
 
 
