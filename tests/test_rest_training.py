@@ -7,7 +7,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,46 @@ def test_queries(table: lh.Table) -> None:
     assert frame["bytes"] == [b"%d" % number * (number % 7 + 1) for number in range(9)]
     assert snap.query().where("speed >= 100").count_rows() == 20
     assert snap.query().explain().partitions == 3
+
+
+def test_every_change_goes_to_the_server(table: lh.Table, rest: RestServer) -> None:
+    def held() -> dict[int, tuple[float | None, bytes | None]]:
+        return {row["id"]: (row["speed"], row["frame"]) for row in table.latest().arrow(blobs="bytes").to_pylist()}
+
+    expected = held()
+    changes: list[Callable[[], Any]] = [
+        lambda: table.update("id < 3", {"speed": -1.0}),
+        lambda: table.update("id = 2", {"frame": b"two"}),
+        lambda: table.delete("id = 5"),
+        lambda: table.upsert(
+            [
+                {"id": 7, "channel": "c1", "speed": 0.5, "frame": b"7"},
+                {"id": 900, "channel": "c0", "speed": None, "frame": None},
+            ],
+            key=["id"],
+        ),
+        lambda: table.add_column(pa.field("score", pa.float64())),
+    ]
+    for number in range(3):
+        expected[number] = (-1.0, expected[number][1])
+    expected[2] = (-1.0, b"two")
+    del expected[5]
+    expected[7], expected[900] = (0.5, b"7"), (None, None)
+    for at, change in enumerate(changes):
+        change()
+        assert rest.count("POST commit") == at + 2
+    assert held() == expected
+    table.compact()
+    assert held() == expected
+    table.overwrite(rows(4))
+    assert sorted(held()) == [0, 1, 2, 3]
+    assert table.at(tag="v1").count_rows() == ROWS
+    assert table.rollback(tag="v1").rows == ROWS
+    assert len(table.snapshots()) == rest.count("POST commit")  # nothing was published past the server
+    with pytest.raises(lh.ConfigError, match="its catalog server keeps the snapshots"):
+        table.expire(older_than=timedelta(days=1))
+    with pytest.raises(lh.ConfigError, match="its catalog server keeps the snapshots"):
+        table.remove_orphans(older_than=timedelta(days=1))
 
 
 def test_many_appends_while_training(table: lh.Table) -> None:
