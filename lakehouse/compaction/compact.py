@@ -23,12 +23,12 @@ from lakehouse.compaction.rewrite import Written, rewrite
 from lakehouse.compaction.state import Source, check_indexes, entries, sources
 from lakehouse.errors import CommitError, ConfigError, SchemaError
 from lakehouse.scan import Version
+from lakehouse.upkeep import Meter, Progress
 from lakehouse.write import Moved
 
 logger = logging.getLogger(__name__)
 
 TARGET_BYTES = 256 * 1024 * 1024
-Progress = Callable[[int, int], None]
 # Work is published in parts of about so many files' worth, so that a conflict or Ctrl-C late costs only the last part.
 _TARGETS_A_COMMIT = 16
 _MAX_ATTEMPTS = 8
@@ -62,7 +62,7 @@ def compact(
     *,
     keep_ids: bool,
     dry_run: bool,
-    progress: Progress | None,
+    progress: Progress,
 ) -> CompactReport:
     """See `Table.compact`.
 
@@ -73,7 +73,7 @@ def compact(
         target_bytes: about how large a file may become.
         keep_ids: never give a row another id.
         dry_run: only say what would be done.
-        progress: told of bytes done, and of all.
+        progress: a bar, or a callback that is told of bytes done and of all.
     """
     if isinstance(target_bytes, bool) or not isinstance(target_bytes, int) or target_bytes < 1:
         raise ConfigError(f"target_size is a number of bytes, got {target_bytes!r}")
@@ -90,7 +90,6 @@ def compact(
     )
     if dry_run:
         return _would(report, version, work)
-    total, meter = sum(one.bytes for one in work.bins), _Meter(progress)
     attempts = 1
     while work.bins or work.emptied:
         if attempts > _MAX_ATTEMPTS:
@@ -98,14 +97,13 @@ def compact(
                 f"{version.name}: its rows changed each of {_MAX_ATTEMPTS} times while they were merged; what was merged in "
                 f"snapshots {list(report.snapshots)} stays; try again when there are fewer changes"
             )
-        meter.total = max(total, meter.done + sum(one.bytes for one in work.bins))
-        report, moved = _run(version, handle, work, target_bytes, report, meter)
+        with Meter(progress, sum(one.bytes for one in work.bins), f"compact {version.name}", "B") as meter:
+            report, moved = _run(version, handle, work, target_bytes, report, meter)
         if not moved:
             break
         attempts += 1
         version = pin()
         work = plan_work(version, where, target_bytes, keep_ids=keep_ids)
-    meter.finish()
     merged = merge_manifests(handle)
     latest = pin()
     return replace(
@@ -201,12 +199,19 @@ def _counted(report: CompactReport, work: Work, bins: Sequence[Bin], emptied: It
 
 
 def _run(
-    version: Version, handle: Callable[[], Any], work: Work, target_bytes: int, report: CompactReport, meter: _Meter
+    version: Version, handle: Callable[[], Any], work: Work, target_bytes: int, report: CompactReport, meter: Meter
 ) -> tuple[CompactReport, bool]:
     """Rewrite and publish part after part. True beside the report when rows of a part changed meanwhile."""
     listed = entries(version.paimon, work.snapshot)
+    left = sum(one.bytes for one in work.bins)
+
+    def done(size: int) -> None:  # new files may take more bytes than old ones did
+        nonlocal left
+        left -= (step := min(size, left))
+        meter.add(step)
+
     for bins, emptied in _parts(work, target_bytes):
-        written = rewrite(version, work.sources, bins, listed, target_bytes, meter.add)
+        written = rewrite(version, work.sources, bins, listed, target_bytes, done)
         touched = [work.sources[i] for i in sorted({i for one in bins for i in one.items} | set(emptied))]
         removed = [listed[name] for source in touched for name in sorted(source.files - written.reused)]
         try:
@@ -223,6 +228,7 @@ def _run(
             snapshots=(*report.snapshots, int(made.id)),
             bytes_written=report.bytes_written + written.bytes,
         )
+    done(left)
     return report, False
 
 
@@ -341,20 +347,3 @@ def same_snapshot(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return one is other
     return bool((one.id, one.delta_manifest_list) == (other.id, other.delta_manifest_list))
-
-
-class _Meter:
-    """Bytes done, told to a callback."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self.done = 0
-        self.total = 0
-
-    def add(self, size: int) -> None:
-        self.done = min(self.done + size, self.total)
-        if self._progress is not None:
-            self._progress(self.done, self.total)
-
-    def finish(self) -> None:
-        self.add(self.total)

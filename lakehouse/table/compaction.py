@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal
 
 from lakehouse.compaction import TARGET_BYTES, CompactReport, PurgeReport, compact, purge
 from lakehouse.errors import ConfigError
 from lakehouse.table.branches import Branches
+from lakehouse.upkeep import Progress
 
 
 class Compaction(Branches):
@@ -21,7 +21,7 @@ class Compaction(Branches):
         target_size: int = TARGET_BYTES,
         row_ids: Literal["any", "keep"] = "any",
         dry_run: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress = False,
     ) -> CompactReport:
         """Merge the files of many small commits, so that the table opens and reads as if it had been written at once.
 
@@ -34,7 +34,7 @@ class Compaction(Branches):
             row_ids: a row keeps its id where the ids of merged rows follow each other. Commits that wrote several partitions
                 at once deal ids out in turns; there ``"any"`` gives rows new ids, ``"keep"`` leaves their files as they are.
             dry_run: only say what would be done.
-            progress: called with bytes done and bytes in all.
+            progress: True: a bar on the terminal. A callable is given bytes done and bytes in all.
 
         Returns:
             What was done, or would be.
