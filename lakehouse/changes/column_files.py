@@ -20,7 +20,7 @@ from pypaimon.write.table_update_by_row_id import TableUpdateByRowId
 
 from lakehouse.errors import ConfigError
 from lakehouse.scan import ROW_ID, Group
-from lakehouse.write import as_ours
+from lakehouse.write import as_ours, discard
 
 _REPLACED = ("_read_original_file_data", "_write_group", "_is_blob_column")
 
@@ -52,20 +52,32 @@ class _GroupUpdate(TableUpdateByRowId):
                 table = table.append_column(name, pa.nulls(table.num_rows, pa.large_binary()))
         return table.select(column_names)
 
-    def write(self, values: pa.Table) -> Any:
-        """The commit message of the group's new files."""
+    def write(self, values: pa.Table) -> list[Any]:
+        """Commit messages of the group's new files.
+
+        Scalar columns and each BLOB column are written apart: where one of several in a go fails, upstream leaves the files
+        of the others behind.
+        """
         names = [name for name in values.column_names if name != ROW_ID]
-        self._write_group(self._group.split.partition, self._group.first_row_id, values, names)
-        (message,) = self.commit_messages
-        for file in message.new_files:
-            # The commit numbers these by its snapshot, so that of two files of a column the later one holds.
-            file.min_sequence_number = file.max_sequence_number = 0
-        return message
+        blobs = [name for name in names if self._is_blob_column(name)]
+        scalars = [name for name in names if name not in blobs]
+        try:
+            for part in ([scalars] if scalars else []) + [[name] for name in blobs]:
+                chosen = values.select([ROW_ID, *part])
+                self._write_group(self._group.split.partition, self._group.first_row_id, chosen, part)
+        except BaseException:  # Ctrl-C too: files that no commit will name are deleted
+            discard(self.table, self.commit_messages)
+            raise
+        for message in self.commit_messages:
+            for file in message.new_files:
+                # The commit numbers these by its snapshot, so that of two files of a column the later one holds.
+                file.min_sequence_number = file.max_sequence_number = 0
+        return list(self.commit_messages)
 
 
 def column_files(
     paimon: Any, group: Group, base_snapshot_id: int, row_ids: npt.NDArray[np.int64], values: Mapping[str, Any]
-) -> Any:
+) -> list[Any]:
     """Write new values of one group's rows.
 
     Args:
@@ -77,7 +89,7 @@ def column_files(
             may be dictionary-encoded.
 
     Returns:
-        A commit message.
+        Commit messages.
 
     Raises:
         CommitError: the files can't be written.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from pypaimon.write.table_delete import TableDeleteByRowId
 
 from lakehouse.changes.base import Base, Prepared
 from lakehouse.changes.match import checked, chosen_groups, matched, row_ids
 from lakehouse.errors import SchemaError
-from lakehouse.write import as_ours
+from lakehouse.write import as_ours, discard
 
 
 def delete(base: Base, where: Any) -> Prepared | None:
@@ -43,6 +44,29 @@ def needs_deletion_vectors(base: Base, operation: str) -> None:
 
 
 def deletions(base: Base, ids: list[int]) -> list[Any]:
-    """Commit messages that mark rows as deleted."""
-    with as_ours(base.paimon):
-        return list(base.version.paimon.new_batch_write_builder().new_update().delete_by_row_id(ids))
+    """Commit messages that mark rows as deleted.
+
+    Raises:
+        CommitError: the marks can't be written.
+    """
+    marks = _Deletions(base.version.paimon)
+    try:
+        with as_ours(base.paimon):
+            return list(marks.delete(ids))
+    except BaseException:  # Ctrl-C too: files that no commit will name are deleted
+        discard(base.paimon, marks.made)
+        raise
+
+
+class _Deletions(TableDeleteByRowId):
+    """Upstream's writer of deletion vectors, which leaves behind those of the partitions before the one where it fails."""
+
+    def __init__(self, paimon: Any) -> None:
+        super().__init__(paimon)
+        self.made: list[Any] = []
+
+    def _build_commit_message(self, *given: Any) -> Any:
+        message = super()._build_commit_message(*given)
+        if message is not None:
+            self.made.append(message)
+        return message

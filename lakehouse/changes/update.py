@@ -36,7 +36,7 @@ def update(base: Base, where: Any, values: Mapping[str, Any]) -> Prepared | None
             parts = [part for _, part in found]
             ids = np.concatenate([row_ids(part) for part in parts])
             new = {item.column: _joined([item.values(part) for part in parts]) for item in assigned}
-            messages.append(column_files(base.paimon, group, base.snapshot_id or 0, ids, new))
+            messages += column_files(base.paimon, group, base.snapshot_id or 0, ids, new)
             rows += len(ids)
     except BaseException:  # Ctrl-C too: files that no commit will name are deleted
         discard(base.paimon, messages)

@@ -107,7 +107,7 @@ def upsert(base: Base, given: Given) -> Prepared | None:
         for hit in staying:
             if len(hit.ids) and changed:
                 values = {name: _taken(given.rows, name, hit.given) for name in changed}
-                messages.append(column_files(base.paimon, hit.group, base.snapshot_id or 0, hit.ids, values))
+                messages += column_files(base.paimon, hit.group, base.snapshot_id or 0, hit.ids, values)
         messages += _written(base, given, groups, moving, added)
         if len(moved_ids):
             messages += deletions(base, moved_ids.tolist())
