@@ -10,7 +10,7 @@ import pytest
 from tests.lake_changes import PARTITIONS, Lake, by_arrow, by_daft, by_dataset, by_index
 
 STRESS = bool(os.environ.get("LAKEHOUSE_STRESS"))
-STEPS = 60 if STRESS else 12
+STEPS = 60 if STRESS else 8
 SEEDS = range(20 if STRESS else 1)
 
 

@@ -32,7 +32,7 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 
 def test_a_random_sequence_equals_a_model(connect: Connect) -> None:
     lake = Lake.on(connect(), "string", 4)
-    for _ in range(8):
+    for _ in range(5):
         lake.step()
         assert by_arrow(lake.table.latest()) == lake.expected()
     snapshot = lake.table.latest()
