@@ -210,6 +210,15 @@ def test_a_token_that_expires(catalog: lh.Catalog, rest: RestServer) -> None:
         catalog.tables()
 
 
+def test_the_netrc_file_does_not_replace_the_token(rest: RestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login someone password else\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    catalog = lh.connect(**rest.options())
+    catalog.create_table("drives.t", SCHEMA).append([{"id": 1}])
+    assert set(rest.keys_seen) == {TOKEN}
+
+
 def test_passwords_in_the_uri_are_refused(rest: RestServer) -> None:
     options = rest.options(uri="http://me:pass-of-the-test@127.0.0.1:1")
     with pytest.raises(lh.ConfigError, match=r"uri .*holds a user name or password.*token") as caught:

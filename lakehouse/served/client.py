@@ -64,7 +64,13 @@ def bound(api: RESTApi) -> None:
     """Give an API a `BoundedClient` instead of upstream's, which waits three minutes for a connection and for an answer."""
     upstream = api.client
     api.client = BoundedClient(upstream.uri, upstream.session.headers["User-Agent"])
+    api.client.session.auth = _as_it_is
     upstream.session.close()
+
+
+def _as_it_is(request: Any) -> Any:
+    """No further credentials: else `requests` puts those that ~/.netrc has for the host in the place of the token."""
+    return request
 
 
 def explained(error: BaseException, who: str) -> LakehouseError | None:

@@ -24,6 +24,14 @@ def test_each_look_at_the_head_makes_a_client_that_may_wait_for_minutes(rest: Re
     assert catalog.rest_api.client._timeout == (180, 180)
 
 
+def test_the_netrc_file_replaces_the_token(rest: RestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login someone password else\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with pytest.raises(Exception, match="no credentials: Basic"):
+        CatalogFactory.create(rest.options())
+
+
 def test_a_refused_commit_is_tried_again(rest: RestServer) -> None:
     catalog = CatalogFactory.create(rest.options())
     catalog.create_database("drives", True)
