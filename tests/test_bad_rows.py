@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lakehouse.dataset import Dataset
-from lakehouse.dataset.blobs import BlobStep
+from lakehouse.dataset.blob_step import BlobStep
 from lakehouse.decode import Image
 from lakehouse.errors import BadRowLimitError, DecodeError, FetchError, LakehouseError
 from lakehouse.fetch import BlobRefs, Fetched

@@ -11,7 +11,9 @@
 | selection| what is read of an index, and how; what one process reads with           |
 | steps    | one step: rows to batch                                                  |
 | columns  | scalar columns: Arrow to tensors and lists                               |
-| blobs    | BLOB columns: byte ranges to values, decoded into place                  |
+| blobs    | a BLOB column as one process sees it                                     |
+| blob_step| one step of it: byte ranges to values                                    |
+| placed   | rows decoded straight into their places in the batch's array             |
 | stack    | decoded values to one tensor or list                                     |
 | badrows  | what is reported about bad rows, and how many are tolerated              |
 | pipeline | threads, order of delivery, bound of the bytes in flight                 |

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse.errors import BadRowLimitError, DecodeError, FetchError, cause_line
+from lakehouse.errors import BadRowLimitError, DecodeError, FetchError, LakehouseError, cause_line
 from lakehouse.fetch import BlobRef
 
 BadRow = FetchError | DecodeError
@@ -49,6 +49,14 @@ def bad_value(row_id: int, column: str, ref: BlobRef | None, error: BadRow) -> d
         "length": None if ref is None else ref.length,
         "cause": cause_line(error),
     }
+
+
+def mistake(doing: str, what: str, where: str, error: Exception) -> LakehouseError:
+    """The error that stops the run, where a fetcher or decoder raised what no bad row explains."""
+    return LakehouseError(
+        f"{where}: {doing} stopped by {cause_line(error)}, raised by {what}. Such an error always stops the run; for bytes "
+        "that can't be read raise lakehouse.DecodeError instead, which follows on_error"
+    )
 
 
 class Budget:

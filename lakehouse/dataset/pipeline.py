@@ -31,6 +31,9 @@ Task = Callable[[], None]
 Spawn = Callable[[Lane, Task], None]
 
 _QUICK_STEPS = 4  # read ahead where reading takes no time
+# Many steps in flight are topped up a few at a time: after a picture has passed through the caches, the first step to be
+# started takes three times as long as those right behind it.
+_TOP_UP_SHARE = 4
 _JOIN_SECONDS = 5.0  # a read that hangs does not hold up the trainer's exit; its thread is a daemon
 
 
@@ -101,7 +104,11 @@ class Pipeline(Generic[W]):
         self._sizes = {"cpu": threads, "io": io_threads, "quick": min(1, threads)}
         self._queues: dict[str, SimpleQueue[Task | None]] = {}
         self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake: SimpleQueue[None] = SimpleQueue()  # a token for a consumer that waits
+        self._waiting = False  # the consumer wants a token when a step is done
+        self._sizing = False  # or when a task is done, which may tell how large steps are
+        self._enough = 0  # with more steps in flight than this, none is started
         self._jobs: deque[_Job[W]] = deque()  # in flight, in step order
         self._unfinished: deque[_Job[W]] = deque()  # those of them whose `finish` has not begun
         self._finishing = False
@@ -135,13 +142,12 @@ class Pipeline(Generic[W]):
                 self.close()
                 raise StopIteration
             job = self._jobs[0]
-            while not job.done:
-                with self._changed:
-                    if not job.done and not self._stop.asked:
-                        self._changed.wait()
-                if self._stop.asked:  # closed from another thread
-                    raise StopIteration
-                self._pump()  # a step's size may have become known, so that more of them fit
+            while not self._done(job):
+                self._wake.get()
+                if self._sizing:
+                    self._pump()  # a step's size may have become known, so that more of them fit
+            if self._stop.asked:  # closed from another thread
+                raise StopIteration
             self._jobs.popleft()
             if job.error is not None:
                 self._raise(job)
@@ -154,6 +160,12 @@ class Pipeline(Generic[W]):
         self._handed_over_s = time.perf_counter()
         self.seconds_waiting += self._handed_over_s - began
         return job.work
+
+    def _done(self, job: _Job[W]) -> bool:
+        self._waiting = True  # before the look at the job: who ends it sets `done` before looking here
+        if job.done or self._stop.asked:
+            self._waiting = False
+        return not self._waiting
 
     def close(self) -> None:
         """Stops and joins the threads. Steps in flight are dropped. Safe to call twice and from any thread."""
@@ -168,12 +180,12 @@ class Pipeline(Generic[W]):
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
-        with self._changed:
+        with self._lock:
             self._jobs.clear()
             self._unfinished.clear()
             self._peeked = None
             self._exhausted = True
-            self._changed.notify_all()
+        self._wake.put(None)
 
     def _raise(self, job: _Job[W]) -> None:
         error = job.error
@@ -185,26 +197,36 @@ class Pipeline(Generic[W]):
             del error, job  # the traceback would hold this frame, and the frame the error
 
     def _pump(self) -> None:
-        """Starts as many steps as the bounds allow."""
-        while not self._exhausted and not self._stop.asked:
-            if len(self._jobs) >= self._steps_ahead():
-                return
-            if self._peeked is None:
-                self._peeked = next(self._steps, None)
-                if self._peeked is None:
-                    self._exhausted = True
-                    return
-            if self._jobs:
-                total_bytes = self._peeked.cost_bytes()
-                for job in self._jobs:
-                    cost_bytes = job.work.cost_bytes()
-                    if total_bytes is None or cost_bytes is None:
-                        return
-                    total_bytes += cost_bytes
-                if total_bytes is None or total_bytes + self._held_bytes > self._max_bytes:
-                    return
+        """Starts as many steps as the bounds allow, once a few of them can be started."""
+        if len(self._jobs) > self._enough:
+            return
+        self._sizing = False
+        while not self._exhausted and not self._stop.asked and self._fits():
             work, self._peeked = self._peeked, None
-            self._begin(work)
+            if work is not None:
+                self._begin(work)
+        self._enough = len(self._jobs) - len(self._jobs) // _TOP_UP_SHARE
+
+    def _fits(self) -> bool:
+        """Whether one more step may be started. Its size unknown: only alone."""
+        if len(self._jobs) >= self._steps_ahead():
+            return False
+        if self._peeked is None:
+            self._peeked = next(self._steps, None)
+            if self._peeked is None:
+                self._exhausted = True
+                return False
+        if not self._jobs:
+            return True
+        self._sizing = True  # before any size is asked for: a task that ends meanwhile may be the one that tells it
+        total_bytes = self._held_bytes
+        for work in (self._peeked, *(job.work for job in self._jobs)):
+            cost_bytes = work.cost_bytes()
+            if cost_bytes is None:
+                return False
+            total_bytes += cost_bytes
+        self._sizing = False
+        return total_bytes <= self._max_bytes
 
     def _steps_ahead(self) -> int:
         if not self._sizes["cpu"] or self._by_itself:
@@ -213,7 +235,7 @@ class Pipeline(Generic[W]):
 
     def _begin(self, work: W) -> None:
         job = _Job(work)
-        with self._changed:
+        with self._lock:
             self._jobs.append(job)
             self._unfinished.append(job)
         try:
@@ -223,7 +245,7 @@ class Pipeline(Generic[W]):
         self._task_done(job)
 
     def _spawn(self, job: _Job[W], lane: Lane, task: Task) -> None:
-        with self._changed:
+        with self._lock:
             job.left += 1
             order = job.order
             job.order += 1
@@ -235,7 +257,7 @@ class Pipeline(Generic[W]):
                 if job.error is None and not self._stop.asked:
                     task()
             except BaseException as error:  # noqa: BLE001 - raised where the step is handed over
-                with self._changed:
+                with self._lock:
                     job.fail(order, error)
             self._quick_s = time.perf_counter() - began if lane == "quick" else None
             self._task_done(job)
@@ -246,13 +268,15 @@ class Pipeline(Generic[W]):
             self._queue(lane if self._sizes[lane] else "cpu").put(run)
 
     def _task_done(self, job: _Job[W]) -> None:
-        with self._changed:
+        with self._lock:
             job.left -= 1
-            if job.left:
-                self._changed.notify_all()  # sizes may be known now
-                return
+            left = job.left
+        if left:
+            if self._sizing:
+                self._wake.put(None)
+            return
         while True:
-            with self._changed:
+            with self._lock:
                 if self._finishing or not self._unfinished or self._unfinished[0].left:
                     return
                 ended = self._unfinished.popleft()
@@ -262,15 +286,17 @@ class Pipeline(Generic[W]):
                     ended.work.finish()
             except BaseException as error:  # noqa: BLE001 - raised where the step is handed over
                 ended.fail(ended.order, error)
-            with self._changed:
+            with self._lock:
                 self._finishing = False
-                ended.done = True
-                self._changed.notify_all()
+            ended.done = True
+            if self._waiting:
+                self._waiting = False
+                self._wake.put(None)
 
     def _queue(self, lane: Lane) -> SimpleQueue[Task | None]:
         """The lane's queue; starts its threads on first use."""
         if lane not in self._queues:
-            with self._changed:
+            with self._lock:
                 if lane not in self._queues:
                     lane_queue: SimpleQueue[Task | None] = SimpleQueue()
                     for i in range(self._sizes[lane]):

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import torch
 
 from lakehouse.dataset.badrows import BadRow, Report, bad_value
-from lakehouse.dataset.blobs import BlobColumn, BlobStep
+from lakehouse.dataset.blob_step import BlobStep
+from lakehouse.dataset.blobs import BlobColumn
 from lakehouse.dataset.columns import IntArray, ScalarColumn
 from lakehouse.dataset.memory import Memory
 from lakehouse.dataset.pipeline import Spawn, Stop
