@@ -123,12 +123,12 @@ class Order:
             raise IndexError(f"positions {start} to {stop} of an order of {self.n} rows")
         if self.shuffle is None:
             return np.arange(start, stop, dtype=np.int64)
-        parts = [np.empty(0, np.int64)]
+        parts = []
         while start < stop:
             first, window = self._window_at(epoch, start)
             parts.append(window[start - first : stop - first])
             start += len(parts[-1])
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> Ints:
         """The index rows at any positions, repeated ones too; scattered ones cost each window that they touch once.

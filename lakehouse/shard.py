@@ -65,6 +65,21 @@ class Shard:
         """Steps in an epoch, equal on all ranks."""
         return _steps(self.n, self.global_batch, self.tail)
 
+    def span(self, step: int) -> tuple[int, int]:
+        """Where this rank's part of a step begins and ends in the epoch, beyond ``n`` where the step is filled up.
+
+        Args:
+            step: ``0 <= step < steps``.
+
+        Raises:
+            IndexError: no such step.
+        """
+        step = operator.index(step)
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} of an epoch of {self.steps} steps")
+        first = step * self.global_batch + self.rank * self.batch_size
+        return first, first + self.batch_size
+
     def positions(self, step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """What this rank reads in a step.
 
@@ -78,11 +93,7 @@ class Shard:
         Raises:
             IndexError: no such step.
         """
-        step = operator.index(step)
-        if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} of an epoch of {self.steps} steps")
-        first = step * self.global_batch + self.rank * self.batch_size
-        positions = np.arange(first, first + self.batch_size, dtype=np.int64)  # [batch]
+        positions = np.arange(*self.span(step), dtype=np.int64)  # [batch]
         valid = positions < self.n  # [batch]
         return positions % self.n, valid  # n > 0, else there are no steps
 

@@ -29,7 +29,10 @@ from lakehouse.errors import DecodeError, FetchError, LakehouseError
 from lakehouse.fetch import Fetched, Fetcher, FetchStats
 
 _MIN_CHUNK_ROWS = 8  # below: handing out tasks costs more than it spreads
-_MAX_CHUNK_ROWS = 32  # above: a step's last chunk leaves other threads idle, and a chunk's bytes pile up
+_MAX_CHUNK_ROWS = 32  # while it is unknown how long a row takes
+_LONG_CHUNK_ROWS = 128  # a chunk's bytes pile up
+# A chunk's first lines of Python run a millisecond in all, since the caches hold pixels; small steps are best not cut at all.
+_CHUNK_S = 0.025
 _RAW_CHUNK_BYTES = 1 << 20  # reads alone are so short that small rows are best read in one go
 # Small rows that lie in the page cache: the reads are so short that threads would mostly wait for Python's lock, so one
 # thread does them all. Beyond either bound, they are spread.
@@ -44,6 +47,7 @@ class BlobStep:
         column: the column.
         rows: index rows, int64[b].
         rng: batch row to its own generator.
+        threads: threads that decode.
     """
 
     def __init__(
@@ -75,8 +79,9 @@ class BlobStep:
         self._lock = threading.Lock()
         self._values: list[Any] = [None] * len(rows)  # bytes, or decoded values that have no place in an array
         self._placed = Placed(column, rows, memory=memory, errors=self.errors) if self._kind == "place" else None
-        self._known_bytes = self._refs.total_bytes
-        self._unknown = int(((self._refs.lengths < 0) & (self._refs.uri_ids >= 0)).sum())
+        lengths = self._refs.lengths[self._refs.uri_ids >= 0]
+        self._unknown = int(np.count_nonzero(lengths < 0))  # rows that reach to the end of their object
+        self._known_bytes = int((lengths[lengths > 0] if self._unknown else lengths).sum())
 
     # --- bounds --------------------------------------------------------------------------------------------------------
 
@@ -95,18 +100,28 @@ class BlobStep:
             return self._known_bytes + self._unknown * self.column.sizes.blob_bytes
         return len(self._rows) * (self.column.sizes.value_bytes or 0)
 
-    def _chunk_rows(self) -> int:
+    def _chunk_rows(self, *, spread: bool) -> int:
         b = max(1, len(self._rows))
         if self._kind == "raw":
             row_bytes = max(1, self._known_bytes // b)
             return max(_MIN_CHUNK_ROWS, min(b, _RAW_CHUNK_BYTES // row_bytes))
-        return max(_MIN_CHUNK_ROWS, min(_MAX_CHUNK_ROWS, math.ceil(b / max(1, self._threads))))
+        share = math.ceil(b / max(1, self._threads))
+        row_s = self.column.sizes.decode_s
+        if spread or not row_s:
+            return max(_MIN_CHUNK_ROWS, min(_MAX_CHUNK_ROWS, share))
+        chunks = math.ceil(b / max(_MIN_CHUNK_ROWS, min(_LONG_CHUNK_ROWS, int(_CHUNK_S / row_s))))
+        return math.ceil(b / chunks)
 
     # --- tasks ---------------------------------------------------------------------------------------------------------
 
-    def start(self, spawn: Spawn) -> None:
-        """Hand out the work: a fetcher of whole steps is called once, so that it can merge neighbouring ranges."""
-        b, chunk = len(self._rows), self._chunk_rows()
+    def start(self, spawn: Spawn, *, spread: bool) -> None:
+        """Hand out the work: a fetcher of whole steps is called once, so that it can merge neighbouring ranges.
+
+        Args:
+            spawn: takes a task.
+            spread: cut it for all threads, since there are no other steps to keep them busy.
+        """
+        b, chunk = len(self._rows), self._chunk_rows(spread=spread)
         spans = [(lo, min(lo + chunk, b)) for lo in range(0, b, chunk)]
 
         def whole() -> None:
@@ -183,8 +198,10 @@ class BlobStep:
                 rows.append(i)
                 data.append(value)
         (self._call if self._placed is None else self._placed.decode)(rows, data, self._stop)
+        seconds = time.perf_counter() - began
+        self.column.sizes.decode_s = seconds / max(1, len(rows))
         with self._lock:
-            self.seconds_decoding += time.perf_counter() - began
+            self.seconds_decoding += seconds
 
     def _keep_bytes(self, lo: int, values: Sequence[Any]) -> None:
         for i, data in enumerate(values, lo):

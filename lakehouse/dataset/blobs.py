@@ -32,11 +32,13 @@ class Sizes:
         value_bytes: the largest decoded row so far; None before the first.
         blob_bytes: the largest row of unknown length so far.
         read_s: seconds that reading a row took lately.
+        decode_s: seconds that decoding a row took lately; 0 before the first.
     """
 
     value_bytes: int | None = None
     blob_bytes: int = 0
     read_s: float = 0.0
+    decode_s: float = 0.0
 
     def learn(self, value_bytes: int) -> None:
         """A row decoded to so much."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
 from lakehouse.cache import Cache
@@ -207,10 +209,12 @@ class Dataset(IterableDataset[Any]):
 
     def rows_of(self, epoch: int, step: int) -> Rows:
         """Which rows this rank's step holds. Any step alone costs the same."""
-        positions, valid = self._shard.positions(step)
-        begin = step * self._shard.global_batch + self._shard.rank * self._shard.batch_size
-        rows = self._order.rows(epoch, begin, begin + len(valid)) if valid.all() else self._order.at(epoch, positions)
-        return Rows(step, np.arange(begin, begin + len(valid)), rows, valid)
+        first, stop = self._shard.span(step)
+        positions = np.arange(first, stop)
+        if stop <= self._order.n:
+            return Rows(step, positions, self._order.rows(epoch, first, stop), _no_padding(stop - first))
+        padded, valid = self._shard.positions(step)
+        return Rows(step, positions, self._order.at(epoch, padded), valid)
 
     # --- iterating -----------------------------------------------------------------------------------------------------
 
@@ -274,6 +278,8 @@ class Dataset(IterableDataset[Any]):
             squeezed=self._batch_size is None,
             pinned=pinned,
             threads=threads,
+            spread_from=len(self) - threads * workers,
+            max_bytes=self._prefetch_bytes,
             stop=stop,
         )
         which = worker_steps(first, len(self), worker, workers)
@@ -335,3 +341,11 @@ class Dataset(IterableDataset[Any]):
         self._pending = (epoch, step, worker, workers)
         if get_worker_info() is None:
             self._start.write(epoch, 0)
+
+
+@functools.cache
+def _no_padding(length: int) -> npt.NDArray[np.bool_]:
+    """All rows of a step are valid, bool[length]; shared, not to be written to."""
+    valid = np.ones(length, np.bool_)
+    valid.setflags(write=False)
+    return valid

@@ -161,6 +161,8 @@ class MapDataset(TorchDataset[Any]):
             squeezed=False,
             pinned=False,
             threads=threads,
+            spread_from=0,
+            max_bytes=0,
             stop=stop,
         )
         step = Step(recipe, rows)

@@ -59,9 +59,10 @@ class Memory:
             return torch.empty(tuple(shape), dtype=dtype)
         block = self._block(size_bytes)
         # The tensor holds this very array, so the array's death says that no tensor or view of it is left.
-        lease = block[:size_bytes]
+        plain = dtype is torch.uint8  # then torch need not be asked twice
+        lease = block[:size_bytes].reshape(tuple(shape) if plain else -1)
         self._leases[id(lease)] = weakref.ref(lease, self._releaser(id(lease), block))
-        return torch.from_numpy(lease).view(dtype).view(tuple(shape))
+        return torch.from_numpy(lease) if plain else torch.from_numpy(lease).view(dtype).view(tuple(shape))
 
     def _block(self, size_bytes: int) -> Bytes:
         while True:

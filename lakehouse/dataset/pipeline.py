@@ -33,7 +33,7 @@ Spawn = Callable[[Lane, Task], None]
 _QUICK_STEPS = 4  # read ahead where reading takes no time
 # Many steps in flight are topped up a few at a time: after a picture has passed through the caches, the first step to be
 # started takes three times as long as those right behind it.
-_TOP_UP_SHARE = 4
+_TOP_UP_SHARE = 2
 _JOIN_SECONDS = 5.0  # a read that hangs does not hold up the trainer's exit; its thread is a daemon
 
 

@@ -90,7 +90,9 @@ class Recipe:
         padded: the tail is padded, so batches carry ``valid``.
         squeezed: batches of one row are delivered as rows.
         pinned: tensors are page-locked.
-        threads: threads that decode, for the size of chunks.
+        threads: threads that decode.
+        spread_from: from this step on there are too few others to keep the threads busy.
+        max_bytes: bound of the bytes in flight.
     """
 
     columns: Mapping[str, ScalarColumn | BlobColumn]
@@ -106,6 +108,8 @@ class Recipe:
     squeezed: bool
     pinned: bool
     threads: int
+    spread_from: int
+    max_bytes: int
     stop: Stop
 
 
@@ -148,8 +152,10 @@ class Step:
 
     def start(self, spawn: Spawn) -> None:
         """Hand out the fetching and decoding."""
+        recipe, cost_bytes = self._recipe, self.cost_bytes()
+        few = cost_bytes is None or cost_bytes * (recipe.threads + 1) > recipe.max_bytes
         for blob in self._blobs.values():
-            blob.start(spawn)
+            blob.start(spawn, spread=few or self.rows.step >= recipe.spread_from)
 
     def finish(self) -> None:
         """Assemble the batch; raises what is wrong with the step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
@@ -154,9 +155,11 @@ class Image:
         Raises:
             DecodeError: no header of a known format, not ``codec``, or more than ``max_pixels``.
         """
-        view = _view(data)
         known = self._latest.get("jpeg")
-        if known is not None and _begins(view, known[0]):
+        if type(data) is bytes and known is not None and data.startswith(known[0]):
+            return Inspected(data, *known[1])
+        view = _view(data)
+        if known is not None and view[: len(known[0])] == known[0]:
             return Inspected(view, *known[1])
         header, end = self._header(view)
         straight = (
@@ -179,6 +182,11 @@ class Image:
         """
         return {}
 
+    @cached_property
+    def _turbo(self) -> tuple[Callable[..., Pixels], str]:
+        """The decoder and its name of the mode."""
+        return jpeg.turbo(), jpeg.COLORS[self.mode]
+
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -188,9 +196,11 @@ class Image:
         Raises:
             DecodeError: the bytes are no whole picture of a known format; ``out`` then holds nothing of use.
         """
-        if picture.straight:
+        data, _, shape, straight = picture
+        if straight:
+            turbo, color = self._turbo
             try:
-                if jpeg.turbo()(picture.data, jpeg.COLORS[self.mode], buffer=out).shape == picture.shape:
+                if turbo(data, color, buffer=out).shape == shape:
                     return
             except ValueError:
                 pass  # decoded once more, to tell damage from what Pillow can do
@@ -317,10 +327,6 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return pixels
-
-
-def _begins(data: bytes | memoryview, start: bytes) -> bool:
-    return data.startswith(start) if isinstance(data, bytes) else data[: len(start)] == start
 
 
 def _view(data: Buffer) -> bytes | memoryview:

@@ -111,14 +111,15 @@ class BlobRefs:
         if not len(rows) and rows.dtype != np.bool_:
             rows = rows.astype(np.int64)  # an empty list is an array of floats to numpy
         offsets, lengths = (array[rows].astype(np.int64, copy=False) for array in (self.offsets, self.lengths))
-        return BlobRefs(self.uris, self.uri_ids[rows], offsets, lengths)
+        return self._part(self.uri_ids[rows], offsets, lengths)
 
     def slice(self, start: int, stop: int) -> BlobRefs:
         """The references from ``start`` to before ``stop``, as views."""
+        return self._part(*(array[start:stop] for array in (self.uri_ids, self.offsets, self.lengths)))
+
+    def _part(self, uri_ids: npt.NDArray[Any], offsets: IntArray, lengths: IntArray) -> BlobRefs:
         part: BlobRefs = object.__new__(BlobRefs)  # a part of what was checked needs no check
-        object.__setattr__(part, "uris", self.uris)
-        for name in ("uri_ids", "offsets", "lengths"):
-            object.__setattr__(part, name, getattr(self, name)[start:stop])
+        part.__dict__.update(uris=self.uris, uri_ids=uri_ids, offsets=offsets, lengths=lengths)
         return part
 
     @property
