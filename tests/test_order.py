@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from lakehouse import order as order_module
 from lakehouse.errors import ConfigError
-from lakehouse.order import Order, Shuffle, row_rng
+from lakehouse.order import Order, Shuffle, permutations, row_rng
 
 GOLDEN = Path(__file__).parent / "data" / "order_golden.json"
 SHUFFLES: tuple[Shuffle, ...] = ("blocks", "rows", None)
@@ -64,7 +64,8 @@ epochs = st.one_of(st.integers(0, 5), st.integers(0, 2**80))
 @pytest.fixture
 def small_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends orders of more than 8 items through the keyed permutation, which serves more than 65,536 otherwise."""
-    monkeypatch.setattr(order_module, "_TABLE_ITEMS", 8)
+    monkeypatch.setattr(order_module, "TABLE_ITEMS", 8)
+    monkeypatch.setattr(permutations, "TABLE_ITEMS", 8)
 
 
 # ---- exact
@@ -502,13 +503,13 @@ def test_threads_share_an_order() -> None:
 
 def test_a_window_is_shuffled_once_for_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    shuffled = order_module._shuffled
+    shuffled = order_module.shuffled
 
     def recorded(n: int, bits: np.random.PCG64) -> Ints:
         made.append(n)
         return shuffled(n, bits)
 
-    monkeypatch.setattr(order_module, "_shuffled", recorded)
+    monkeypatch.setattr(order_module, "shuffled", recorded)
     order = Order(100_000_000, 1)
     for start in range(0, 3 * 16_384, 64):
         order.rows(0, start, start + 64)

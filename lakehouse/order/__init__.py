@@ -28,32 +28,36 @@ The order is public API, pinned by ``tests/data/order_golden.json``; `Order.spec
 
 from __future__ import annotations
 
-import math
 import operator
-import struct
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lakehouse.errors import ConfigError
+from lakehouse.order.blocks import Blocks
+from lakehouse.order.permutations import (
+    FOR_ROW_RNG,
+    FOR_ROWS,
+    FOR_WINDOW,
+    TABLE_ITEMS,
+    Ints,
+    Permutation,
+    bits,
+    permutation,
+    shuffled,
+)
+from lakehouse.order.recent import Recent
 
 Shuffle = Literal["blocks", "rows"] | None
-Ints = npt.NDArray[np.int64]
 
 _MAX_ROWS = 2**48  # keeps the halves of the keyed permutation so narrow that 32 bits choose evenly among their values
 _MAX_WINDOW_ROWS = 2**22
-_TABLE_ITEMS = 65_536  # permutations of so few are listed: 512 KiB for an epoch
 _CHUNK_ROWS = 1024  # "rows" computes so many at once: numpy's cost per call is spread, the first step stays fast
 _CACHED_WINDOWS = 4  # a step may straddle two, and padding goes back to the first
 _CACHED_EPOCHS = 2  # one may still be read to its end while the next one starts
-_ROUNDS = 8  # 4 make a pseudo-random permutation (Luby and Rackoff 1988) of ideal round functions; the rest is margin
-
-# What bits are for. Part of their seed, so that no two uses of one (seed, epoch) share a stream.
-_FOR_BLOCKS, _FOR_WINDOW, _FOR_ROWS, _FOR_ROW_RNG = range(1, 5)
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class Order:
     def _window_at(self, epoch: int, position: int) -> tuple[int, Ints]:
         """The window that holds a position: its first position, and its rows in order, not to be written to."""
         if self.shuffle == "rows":
-            size = self.n if self.n <= _TABLE_ITEMS else _CHUNK_ROWS
+            size = self.n if self.n <= TABLE_ITEMS else _CHUNK_ROWS
             first = position - position % size
             return first, self._windows.get((epoch, first), lambda: self._chunk(epoch, first, min(first + size, self.n)))
         number, first = self._blocks_of(epoch).window_at(position)
@@ -191,26 +195,26 @@ class Order:
         starts = self._blocks_of(epoch).blocks(number) * self.block_rows  # [blocks] first row of each
         rows = (starts[:, None] + np.arange(min(self.block_rows, self.n))).ravel()  # [blocks * block_rows]
         rows = rows[rows < self.n]  # [window rows] a short block ends where the index ends
-        return rows[_shuffled(len(rows), _bits(_FOR_WINDOW, self.seed, epoch, number))]
+        return rows[shuffled(len(rows), bits(FOR_WINDOW, self.seed, epoch, number))]
 
-    def _rows_of(self, epoch: int) -> _Permutation:
-        return self._permutations.get(epoch, lambda: _permutation(self.n, _bits(_FOR_ROWS, self.seed, epoch)))
+    def _rows_of(self, epoch: int) -> Permutation:
+        return self._permutations.get(epoch, lambda: permutation(self.n, bits(FOR_ROWS, self.seed, epoch)))
 
-    def _blocks_of(self, epoch: int) -> _Blocks:
-        return self._blocks.get(epoch, lambda: _Blocks.of(self, epoch))
+    def _blocks_of(self, epoch: int) -> Blocks:
+        return self._blocks.get(epoch, lambda: Blocks.of(self.n, self.seed, epoch, self.block_rows, self.window_blocks))
 
     # No fields: not compared, hashed, printed or replaced. A cached property is set past the frozen `__setattr__`.
     @cached_property
-    def _windows(self) -> _Recent[Ints]:
-        return _Recent(_CACHED_WINDOWS)
+    def _windows(self) -> Recent[Ints]:
+        return Recent(_CACHED_WINDOWS)
 
     @cached_property
-    def _blocks(self) -> _Recent[_Blocks]:
-        return _Recent(_CACHED_EPOCHS)
+    def _blocks(self) -> Recent[Blocks]:
+        return Recent(_CACHED_EPOCHS)
 
     @cached_property
-    def _permutations(self) -> _Recent[_Permutation]:
-        return _Recent(_CACHED_EPOCHS)
+    def _permutations(self) -> Recent[Permutation]:
+        return Recent(_CACHED_EPOCHS)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -264,175 +268,7 @@ def row_rng(seed: int, epoch: int, position: int) -> np.random.Generator:
     """
     seed = _whole("seed", seed, 0, 2**64 - 1)
     position = _whole("position", position, 0, 2**64 - 1)
-    return np.random.Generator(_bits(_FOR_ROW_RNG, seed, _whole("epoch", epoch, 0, None), position))
-
-
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """One epoch's order of blocks, and its windows.
-
-    ::
-
-        slot      0  1  2  ...  63 | 64 ... 127 | ... | last but one  |  last        slot: place of a block in the order
-        window           0         |     1      | ... | these two share what is left
-
-    The full blocks are permuted; the short one, if any, is put in at a random slot, which needs no inverse permutation to find.
-    """
-
-    block_rows: int
-    window_blocks: int
-    full: int  # blocks of block_rows rows
-    missing: int  # rows that the short block lacks; 0: there is none
-    short_slot: int  # where the short block stands; past the end: there is none
-    last: int  # number of the last window
-    last_slot: int  # where that begins
-    permute: _Permutation  # full blocks
-
-    @staticmethod
-    def of(order: Order, epoch: int) -> _Blocks:
-        full, short = divmod(order.n, order.block_rows)
-        slots = full + (short > 0)
-        bits = _bits(_FOR_BLOCKS, order.seed, epoch)
-        # 64 bits modulo the slots: uneven by less than slots / 2**64.
-        short_slot = int(bits.random_raw()) % slots if short else slots
-        last = max(-(-slots // order.window_blocks) - 1, 0)
-        shared = max(last - 1, 0) * order.window_blocks  # slots before the last two windows
-        return _Blocks(
-            block_rows=order.block_rows,
-            window_blocks=order.window_blocks,
-            full=full,
-            missing=order.block_rows - short if short else 0,
-            short_slot=short_slot,
-            last=last,
-            last_slot=shared + (slots - shared + 1) // 2 if last else 0,
-            permute=_permutation(full, bits),
-        )
-
-    @property
-    def slots(self) -> int:
-        return self.full + (self.missing > 0)
-
-    def window_at(self, position: int) -> tuple[int, int]:
-        """The number of the window that holds a position, and its first position."""
-        # Until the short block, slots are block_rows long; from there on everything is early by the rows it lacks.
-        early = self.missing if position >= self.short_slot * self.block_rows else 0
-        slot = (position + early) // self.block_rows
-        number = self.last if slot >= self.last_slot else min(slot // self.window_blocks, self.last - 1)
-        first_slot = self._first_slot(number)
-        return number, first_slot * self.block_rows - (self.missing if first_slot > self.short_slot else 0)
-
-    def blocks(self, number: int) -> Ints:
-        """The numbers of a window's blocks."""
-        end = self.slots if number == self.last else self._first_slot(number + 1)
-        slots = np.arange(self._first_slot(number), end, dtype=np.int64)  # [blocks]
-        is_full = slots != self.short_slot  # [blocks]
-        numbers = np.full(len(slots), self.full, np.int64)  # [blocks] the short block comes after the full ones
-        numbers[is_full] = self.permute(slots[is_full] - (slots[is_full] > self.short_slot))
-        return numbers
-
-    def _first_slot(self, number: int) -> int:
-        return self.last_slot if number == self.last else number * self.window_blocks
-
-
-_Permutation = Callable[[Ints], Ints]
-
-
-def _permutation(n: int, bits: np.random.PCG64) -> _Permutation:
-    """A permutation of ``range(n)``, as a function of any items of it [k] -> [k]: listed when that is short, else computed."""
-    if n <= _TABLE_ITEMS:
-        table = _shuffled(n, bits)
-        return lambda items: table[items]
-    keys = bits.random_raw(_ROUNDS)
-    return lambda items: _keyed(items, n, keys)
-
-
-def _shuffled(n: int, bits: np.random.PCG64) -> Ints:
-    """``range(n)`` in random order [n]: sorted by 64 random bits, the lowest of which make way for the number itself."""
-    # At least 40 random bits are left for the largest window; in the rare tie the smaller number comes first.
-    width = np.uint64(max(n - 1, 0).bit_length())
-    keyed = np.asarray(bits.random_raw(n), np.uint64) >> width << width | np.arange(n, dtype=np.uint64)  # [n]
-    keyed.sort()
-    return (keyed & ((np.uint64(1) << width) - np.uint64(1))).astype(np.int64)
-
-
-def _keyed(items: Ints, n: int, keys: npt.NDArray[np.uint64]) -> Ints:
-    """Where a keyed pseudo-random permutation of ``range(n)`` takes these items [k] -> [k].
-
-    A generalised Feistel network over a rectangle of about sqrt(n) x sqrt(n) cells, with cycle walking: a cell past n is sent
-    through again until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, methods 2 and
-    3). The rectangle holds fewer than sqrt(n) cells too many, so hardly any item walks.
-    """
-    height = math.isqrt(n - 1) + 1  # the square root, rounded up
-    width = -(-n // height)
-    cells = _rounds(items.astype(np.uint64), height, width, keys)  # [k]
-    outside = np.flatnonzero(cells >= n)  # [walking]
-    while outside.size:
-        walked = _rounds(cells[outside], height, width, keys)  # [walking]
-        cells[outside] = walked
-        outside = outside[walked >= n]
-    return cells.astype(np.int64)
-
-
-def _rounds(cells: npt.NDArray[np.uint64], height: int, width: int, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A permutation of ``range(height * width)`` [k] -> [k]: each round moves one coordinate by a function of the other."""
-    sizes = (np.uint64(height), np.uint64(width))
-    moved = cells // sizes[1]  # [k] row of the rectangle
-    fixed = cells - moved * sizes[1]  # [k] column
-    for i, key in enumerate(keys):
-        size = sizes[i % 2]  # of the coordinate that moves
-        shift = (_mixed(fixed ^ key) >> np.uint64(32)) * size >> np.uint64(32)  # [k] in [0, size)
-        shift += moved  # [k] in [0, 2 * size)
-        # Modulo size: below it, the subtraction wraps around to something larger.
-        moved, fixed = fixed, np.minimum(shift, shift - size)
-    return moved * sizes[1] + fixed  # an even number of rounds: each is where it was
-
-
-def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of the word [k] -> [k], in place; wraps around 2**64.
-
-    The finaliser of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-    """
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
-
-
-def _bits(purpose: int, seed: int, epoch: int, number: int = 0) -> np.random.PCG64:
-    """Random bits of their own for every combination of arguments.
-
-    Seed and number have a fixed width and the epoch's is written first, so that no two combinations spell the same words.
-    """
-    epoch_words = max(2, -(-epoch.bit_length() // 32))
-    spelt = struct.pack("<HHQQ", purpose, epoch_words, seed, number) + epoch.to_bytes(4 * epoch_words, "little")
-    return np.random.PCG64(np.random.SeedSequence(np.frombuffer(spelt, "<u4")))
-
-
-_Value = TypeVar("_Value")
-
-
-class _Recent(Generic[_Value]):
-    """The last few values made, newest first.
-
-    The tuple is replaced as a whole and never locked: threads may at worst make a value twice, and a fork never inherits a lock
-    that nobody is left to release.
-    """
-
-    __slots__ = ("_entries", "_limit")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._entries: tuple[tuple[Hashable, _Value], ...] = ()
-
-    def get(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
-        for known, value in self._entries:
-            if known == key:
-                return value
-        value = make()
-        self._entries = ((key, value), *self._entries[: self._limit - 1])
-        return value
+    return np.random.Generator(bits(FOR_ROW_RNG, seed, _whole("epoch", epoch, 0, None), position))
 
 
 def _whole(name: str, value: object, low: int, high: int | None) -> int:
