@@ -2,8 +2,9 @@
 
 Rows are made up: one BLOB column in files of 65,536 blobs, and one number a row, through the same `build_index` that queries
 use, fed by a made-up locator, so that no blob needs to exist. Each part runs in a process of its own: build and save; open;
-1,000 steps (order, references of the batch, the number), and 1,000 seeks to random places. "MiB anon" is memory that the
-process owns; its peak RSS also counts pages of the mapped file, which the system takes back at will.
+100 seeks to random places, then 1,000 steps (order, and references of the batch), and both once more: the second time the
+mapped pages are there, so that no page faults ("faults") are in the time. "MiB anon" is memory that the process owns; its peak
+RSS also counts pages of the mapped file, which the system takes back at will.
 
     python benchmarks/index_scale.py --rows 1000000 10000000 100000000 --data /tmp/scale     (3 GB at 100 M, deleted at the end)
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import resource
 import sys
 import tempfile
 import time
@@ -51,7 +53,8 @@ def version() -> Any:
     schema = pa.schema([("label", pa.int32()), ("frame", pa.large_binary())])
     columns = SimpleNamespace(arrow=schema, blobs=("frame",))
     path = "/lake/default.db/scale"
-    return SimpleNamespace(columns=columns, name="default.scale", uuid="made-up", snapshot_id=1, path=path, roots=())
+    made_up = {"uuid": "made-up", "snapshot_id": 1, "snapshot_uuid": "", "path": path, "roots": (), "store": None}
+    return SimpleNamespace(columns=columns, name="default.scale", **made_up)
 
 
 class Catalog:
@@ -102,31 +105,26 @@ def use(n: int, args: argparse.Namespace) -> dict[str, float]:
     ds = lh.Dataset(index, batch_size=BATCH, seed=7)
     ds.steps(0, 0)  # what a process opens before its first batch
     ready = time.perf_counter()
-    refs, labels = index.blobs("frame"), index.column("label")
-    del labels
+    refs = index.blobs("frame")
     rng = np.random.default_rng(0)
-    seeks = {}
-    for shuffle in ("blocks", "rows"):
+    measures: dict[str, float] = {}
+    places = rng.integers(0, n - BATCH, STEPS // 10).tolist()
+    for shuffle, name in (("blocks", ""), ("rows", " rows")):
         order = Order(n, 7, shuffle)
         order.rows(0, 0, BATCH)
-        began = time.perf_counter()
-        for at in rng.integers(0, n - BATCH, STEPS // 10).tolist():
-            refs.take(order.rows(0, at, at + BATCH))
-        seeks[shuffle] = (time.perf_counter() - began) / (STEPS // 10)
-    steps = {}
-    for shuffle in ("blocks", "rows"):
-        order = Order(n, 7, shuffle)
-        began = time.perf_counter()
-        for step in range(STEPS):
-            refs.take(order.rows(1, step * BATCH, (step + 1) * BATCH))
-        steps[shuffle] = (time.perf_counter() - began) / STEPS
+        for visit in ("", " again"):
+            for what, begins in (("seek", places), ("step", [step * BATCH for step in range(STEPS)])):
+                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                began = time.perf_counter()
+                for at in begins:
+                    refs.take(order.rows(1, at, at + BATCH))
+                measures[f"{what}{name}{visit} us"] = (time.perf_counter() - began) / len(begins) * 1e6
+                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+                measures[f"{what}{name}{visit} faults"] = faults / len(begins)
     return {
         "open ms": (opened - start) * 1e3,
         "Dataset ms": (ready - opened) * 1e3,
-        "seek us": seeks["blocks"] * 1e6,
-        "seek rows us": seeks["rows"] * 1e6,
-        "step us": steps["blocks"] * 1e6,
-        "step rows us": steps["rows"] * 1e6,
+        **measures,
         "use MiB peak": _bench.peak_mib() - imported,
         "use MiB anon": _bench.status_mib("RssAnon") - anon,
     }
@@ -149,7 +147,12 @@ def report(results: _bench.Runs) -> None:
         merged[n] = [{**old, **new} for old, new in zip(merged[n], rows, strict=True)]
     for columns in (
         ("build s", "save s", "build ns/row", "bytes/row", "build MiB peak", "build MiB anon"),
-        ("open ms", "Dataset ms", "seek us", "seek rows us", "step us", "step rows us", "use MiB peak", "use MiB anon"),
+        ("open ms", "Dataset ms", "use MiB peak", "use MiB anon"),
+        *(
+            tuple(f"{what}{name}{visit} {unit}" for visit in ("", " again") for unit in ("us", "faults"))
+            for what in ("seek", "step")
+            for name in ("", " rows")
+        ),
     ):
         _bench.values(merged, columns)
     print("\nwanted: build linear, at most 24 bytes/row beside scalars, open below 100 ms, seek and step constant")

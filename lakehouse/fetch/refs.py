@@ -119,6 +119,8 @@ class BlobRefs:
 
     def _part(self, uri_ids: npt.NDArray[Any], offsets: IntArray, lengths: IntArray) -> BlobRefs:
         part: BlobRefs = object.__new__(BlobRefs)  # a part of what was checked needs no check
+        for array in (uri_ids, offsets, lengths):
+            array.setflags(write=False)
         part.__dict__.update(uris=self.uris, uri_ids=uri_ids, offsets=offsets, lengths=lengths)
         return part
 

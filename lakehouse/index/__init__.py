@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lakehouse.errors import NotFoundError, ResumeError, SchemaError
 from lakehouse.fetch import BlobRefs, Fetcher
-from lakehouse.index.source import Source, absolute, fingerprint_of, relative, table_fetcher, version_of
+from lakehouse.index.source import Source, absolute, fingerprint_of, longest, relative, table_fetcher, version_of
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
 
@@ -278,7 +278,7 @@ class RowIndex:
 
     def _save_refs(self, writer: IndexWriter, refs: BlobRefs) -> dict[str, Any]:
         # The smallest types that hold the values: at most 24 bytes a row together with the row id, for files below 4 GiB each.
-        fits = not len(refs) or int(refs.lengths.max()) < 2**31
+        fits = longest(refs) < 2**31
         return {
             "uris": [relative(uri, self._source.path) for uri in refs.uris],
             "uri_ids": writer.numbers(refs.uri_ids, np.int16 if len(refs.uris) < 2**15 else np.int32),

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, Source
+from lakehouse.index.mapped import let_go, map_file
 from lakehouse.references import parse_descriptors
 
 SPILL_ROWS = 2_000_000
@@ -170,9 +171,7 @@ class _File:
 
     def buffer(self) -> pa.Buffer:
         self._file.close()
-        if not self._path.stat().st_size:
-            return pa.py_buffer(b"")
-        return pa.memory_map(str(self._path)).read_buffer()
+        return map_file(self._path)
 
     def array(self, dtype: Any) -> npt.NDArray[Any]:
         return np.frombuffer(self.buffer(), dtype)
@@ -244,7 +243,9 @@ class _SpilledColumn:
         file.append(np.zeros(1, dtype))
         total = 0
         for start in range(0, len(lengths), _PIECE_ROWS):
-            ends = np.cumsum(lengths[start : start + _PIECE_ROWS], dtype=np.int64) + total
+            piece = lengths[start : start + _PIECE_ROWS]
+            ends = np.cumsum(piece, dtype=np.int64) + total
+            let_go(piece)
             file.append(ends.astype(dtype))
             total = int(ends[-1])
         return file.buffer()
@@ -253,5 +254,7 @@ class _SpilledColumn:
         bytes_each = file.array(np.uint8)
         packed = _File(self._path())
         for start in range(0, len(bytes_each), _PIECE_ROWS):
-            packed.append(np.packbits(bytes_each[start : start + _PIECE_ROWS], bitorder="little"))
+            piece = bytes_each[start : start + _PIECE_ROWS]
+            packed.append(np.packbits(piece, bitorder="little"))
+            let_go(piece)
         return packed.buffer()

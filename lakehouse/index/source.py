@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakehouse.errors import NotFoundError
 from lakehouse.fetch import BlobRefs, Fetcher, TableFetcher
+from lakehouse.index.mapped import let_go
 from lakehouse.stores import Store
 
 # Rows handled at once where all rows of a mapped array are read.
@@ -65,16 +66,30 @@ def fingerprint_of(source: Source, schema: pa.Schema, row_ids: npt.NDArray[np.in
     for item in schema:
         digest.update(f"{item.name}\0{item.type}\0".encode())
     for start in range(0, len(row_ids), _PIECE_ROWS):
-        digest.update(pa.py_buffer(np.ascontiguousarray(row_ids[start : start + _PIECE_ROWS], "<i8")))
+        piece = row_ids[start : start + _PIECE_ROWS]
+        digest.update(pa.py_buffer(np.ascontiguousarray(piece, "<i8")))
+        let_go(piece)
     for name in schema.names:
         if name in blobs:
             refs = blobs[name]
             used: set[int] = set()
             for start in range(0, len(refs), _PIECE_ROWS):
-                used.update(np.unique(refs.uri_ids[start : start + _PIECE_ROWS]).tolist())
+                ids = refs.uri_ids[start : start + _PIECE_ROWS]
+                used.update(np.unique(ids).tolist())
+                let_go(ids)
             for uri in sorted(relative(refs.uris[i], source.path) for i in used - {-1}):
                 digest.update(f"{name}\0{uri}\0".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def longest(refs: BlobRefs) -> int:
+    """The largest length, 0 where there is none."""
+    most = 0
+    for start in range(0, len(refs), _PIECE_ROWS):
+        lengths = refs.lengths[start : start + _PIECE_ROWS]
+        most = max(most, int(lengths.max()))
+        let_go(lengths)
+    return most
 
 
 def version_of(table: Any, branch: str | None, number: int | None, file: Path) -> Any:

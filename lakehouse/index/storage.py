@@ -22,10 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakehouse.errors import NotFoundError, ResumeError, cause_line
+from lakehouse.index.mapped import let_go, map_file
 
 MAGIC = b"LHINDEX1"
 _ALIGN = 64
 _PIECE_VALUES = 1 << 20
+_PIECE_BYTES = 1 << 23
 _TAIL = struct.Struct("<II8s")
 # A header holds names and buffer positions; a billion rows need no more of it than ten.
 _MAX_HEADER_BYTES = 256 * 1024 * 1024
@@ -47,7 +49,11 @@ class IndexWriter:
             return None
         self._align()
         start = self._file.tell()
-        self._file.write(memoryview(data).cast("B") if memoryview(data).nbytes else b"")
+        whole = pa.py_buffer(data)
+        for first in range(0, whole.size, _PIECE_BYTES):
+            piece = whole.slice(first, min(_PIECE_BYTES, whole.size - first))
+            self._file.write(piece)
+            let_go(piece)
         return [start, self._file.tell() - start]
 
     def numbers(self, values: npt.NDArray[Any], dtype: Any) -> dict[str, Any]:
@@ -55,7 +61,9 @@ class IndexWriter:
         self._align()
         start = self._file.tell()
         for first in range(0, len(values), _PIECE_VALUES):
-            self._file.write(pa.py_buffer(np.ascontiguousarray(values[first : first + _PIECE_VALUES], dtype)))
+            piece = values[first : first + _PIECE_VALUES]
+            self._file.write(pa.py_buffer(np.ascontiguousarray(piece, dtype)))
+            let_go(piece)
         return {"dtype": np.dtype(dtype).str, "buffer": [start, self._file.tell() - start]}
 
     def _align(self) -> None:
@@ -147,7 +155,7 @@ class IndexFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         try:
-            self._whole = pa.memory_map(str(self.path)).read_buffer()
+            self._whole = map_file(self.path)
         except FileNotFoundError as error:
             raise NotFoundError(f"no saved index at {self.path}") from error
         except OSError as error:
