@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 import time
 from pathlib import Path
@@ -51,11 +52,20 @@ def bytes_read() -> int:
 
 def fetcher_of(kind: str) -> Any:
     """None: the index's own, which reads local files range by range."""
-    from lakehouse.fetch import RangeFetcher, fsspec_read_range
+    from lakehouse.fetch import RangeFetcher
 
     if kind == "local":
         return None
-    return RangeFetcher(fsspec_read_range()) if kind == "merged" else RangeFetcher(fsspec_read_range(), gap_bytes=0)
+    return RangeFetcher(read_range) if kind == "merged" else RangeFetcher(read_range, gap_bytes=0)
+
+
+def read_range(uri: str, offset: int, length: int) -> bytes:
+    """Stands in for an object store. Not fsspec's local files: Python reads those in blocks, 16,384 bytes for 14,000."""
+    descriptor = os.open(uri.removeprefix("file://"), os.O_RDONLY)
+    try:
+        return os.pread(descriptor, length, offset)
+    finally:
+        os.close(descriptor)
 
 
 def epoch(kind: str, shuffle: Any, args: argparse.Namespace) -> dict[str, float]:
@@ -90,7 +100,7 @@ def epoch(kind: str, shuffle: Any, args: argparse.Namespace) -> dict[str, float]
 def report(results: _bench.Runs) -> None:
     columns = ("rows", "referenced", "fetched", "read", "fetched/ref", "read/ref", "requests", "query reads", "seconds")
     _bench.values(results, columns)
-    print("\nwanted in block order: fetched/ref and read/ref at most 1.05")
+    print("\nwanted: fetched/ref and read/ref at most 1.05")
 
 
 if __name__ == "__main__":
