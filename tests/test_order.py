@@ -503,7 +503,7 @@ def test_threads_share_an_order() -> None:
 
 def test_a_window_is_shuffled_once_for_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    shuffled = order_module.shuffled
+    shuffled = permutations.shuffled
 
     def recorded(n: int, bits: np.random.PCG64) -> Ints:
         made.append(n)
