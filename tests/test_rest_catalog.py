@@ -126,6 +126,15 @@ def test_a_server_that_gives_no_answer(catalog: lh.Catalog, rest: RestServer, mo
     assert catalog.tables() == []
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_reading_is_tried_again_when_the_server_is_too_busy(catalog: lh.Catalog, rest: RestServer, status: int) -> None:
+    catalog.create_table("drives.t", SCHEMA)
+    before = rest.count("GET databases")
+    rest.faults.append(Fault("GET databases", status=status))
+    assert catalog.databases() == ["drives"]
+    assert rest.count("GET databases") == before + 2
+
+
 def test_waits_are_bounded_wherever_a_client_is_made(catalog: lh.Catalog) -> None:
     catalog.create_table("drives.t", SCHEMA)
     held = catalog.table("drives.t").paimon
