@@ -87,6 +87,23 @@ def image_index(folder: Path, n: int, shape: Callable[[int], tuple[int, int]] = 
     return make_index(folder, {"id": pa.array(range(n), pa.int64())}, {"image": images})
 
 
+def one(index: RowIndex, **options: Any) -> Dataset:
+    """A data set of one rank in stored order, unless said otherwise."""
+    return Dataset(index, **{"batch_size": 4, "rank": 0, "world": 1, "shuffle": None, **options})
+
+
+def noisy(batch: dict[str, Any], rngs: Any) -> dict[str, Any]:
+    """Draws twice for some rows, in an order of its own, and not at all for others."""
+    draws = torch.zeros(len(rngs), dtype=torch.float64)
+    for i in reversed(range(0, len(rngs), 2)):
+        draws[i] = rngs[i].random() + rngs[i].random()
+    return {**batch, "draw": draws}
+
+
+def own_draw(data: bytes, rng: np.random.Generator) -> float:
+    return float(rng.random())
+
+
 class Maker:
     """Makes loaders over one index, as `lakehouse.testing` asks for them; can be sent to other processes."""
 

@@ -1,0 +1,385 @@
+"""Dataset: errors that stop the run, threads, memory, processes, and torch's own loader."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from torch.utils.data import DataLoader
+
+from lakehouse.dataset import Dataset
+from lakehouse.dataset.pipeline import Pipeline, Stop
+from lakehouse.decode import Image, Raw
+from lakehouse.errors import LakehouseError
+from lakehouse.fetch import BlobRefs, Fetched
+from lakehouse.testing import FaultyFetcher
+from tests.training import ids, image_index, jpeg, make_index, noisy, one, payload, raw_index, same
+
+ROOT = Path(__file__).parent.parent
+
+
+# ---- errors that stop the run
+
+
+def boom(data: bytes, rng: np.random.Generator) -> Any:
+    if data == payload(17):
+        raise ZeroDivisionError("in the user's own line")
+    return 1
+
+
+def boom_transform(batch: Any, rngs: Any) -> Any:
+    if 17 in batch["id"].tolist():
+        raise KeyError("in the user's own transform")
+    return batch
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("on_error", ["raise", "skip", "null"])
+def test_a_mistake_surfaces_at_its_step_with_its_traceback(tmp_path: Path, threads: int, on_error: Any) -> None:
+    index = raw_index(tmp_path, 40)
+    batches: Iterator[Any] = iter(one(index, threads=threads, on_error=on_error, decode={"data": boom}))
+    for _ in range(4):
+        next(batches)
+    with pytest.raises(LakehouseError, match=r"default.frames@3 row 1017 column data.*ZeroDivisionError") as caught:
+        next(batches)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.__cause__.__traceback__ is not None
+    names = [frame.name for frame in __import__("traceback").extract_tb(caught.value.__cause__.__traceback__)]
+    assert names[-1] == "boom"
+    assert list(batches) == []
+    batches = iter(one(index, threads=threads, on_error=on_error, transform=boom_transform))
+    for _ in range(4):
+        next(batches)
+    with pytest.raises(LakehouseError, match=r"transform stopped by KeyError.*step 4 of epoch 0.*row 1016") as caught:
+        next(batches)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+class Broken:
+    """A fetcher with a mistake."""
+
+    def __init__(self, values: int | None) -> None:
+        self.values = values
+
+    def fetch(self, refs: BlobRefs) -> Fetched:
+        if self.values is None:
+            raise RuntimeError("no such client")
+        return Fetched([b""] * self.values, __import__("lakehouse.fetch", fromlist=["FetchStats"]).FetchStats())
+
+
+def test_a_broken_fetcher_stops_the_run(tmp_path: Path) -> None:
+    index = raw_index(tmp_path, 8)
+    with pytest.raises(LakehouseError, match="fetching stopped by RuntimeError: no such client, raised by Broken"):
+        list(one(index, fetcher=Broken(None), on_error="skip"))
+    with pytest.raises(LakehouseError, match="returned 3 values for 4 references"):
+        list(one(index, fetcher=Broken(3), on_error="skip"))
+
+
+# ---- threads, memory, processes
+
+
+def lakehouse_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("lakehouse")]
+
+
+def test_fifty_broken_off_epochs_leak_nothing(tmp_path: Path) -> None:
+    ds = one(image_index(tmp_path, 64), decode={"image": Image()}, shuffle="rows", threads=3)
+    opened = []
+    gc.collect()  # what earlier tests left open
+    for epoch in range(50):
+        ds.set_epoch(epoch)
+        for number, _ in enumerate(ds):
+            if number == 4:
+                break
+        opened.append(len(os.listdir("/proc/self/fd")))
+        assert lakehouse_threads() == []
+    assert len(set(opened[1:])) == 1
+
+
+def test_threads_stop_at_close_exhaustion_and_error(tmp_path: Path) -> None:
+    ds = one(raw_index(tmp_path, 40), threads=2)
+    batches = iter(ds)
+    next(batches)
+    assert len(lakehouse_threads()) == 1  # quick reads share one thread
+    batches.close()
+    assert lakehouse_threads() == []
+    assert list(batches) == []
+    list(ds)
+    assert lakehouse_threads() == []
+    failing = iter(one(raw_index(tmp_path, 40), threads=2, decode={"data": boom}))
+    with pytest.raises(LakehouseError):
+        list(failing)
+    assert lakehouse_threads() == []
+
+
+def test_no_threads_for_columns_without_bytes(tmp_path: Path) -> None:
+    batches = iter(one(raw_index(tmp_path, 8), columns=["id"]))
+    next(batches)
+    assert lakehouse_threads() == []
+
+
+class Work:
+    """A step of a stated size, which counts itself as alive until it is dropped."""
+
+    alive = 0
+    most = 0
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+        Work.alive += size or 0
+        Work.most = max(Work.most, Work.alive)
+
+    def __del__(self) -> None:
+        Work.alive -= self.size or 0
+
+    def cost_bytes(self) -> int | None:
+        return self.size
+
+    def start(self, spawn: Any) -> None:
+        spawn("cpu", lambda: time.sleep(0.001))
+
+    def finish(self) -> None:
+        pass
+
+
+def test_the_bytes_in_flight_are_bounded() -> None:
+    Work.alive = Work.most = 0
+    sizes = [30, 30, 30, 500, 30, 10, 90, 100, 1] * 3
+    pipeline = Pipeline((Work(size) for size in sizes), stop=Stop(), threads=2, max_bytes=100)
+    got = []
+    for work in pipeline:
+        got.append(work.size)
+        time.sleep(0.002)  # a slow consumer
+        del work
+    assert got == sizes
+    # In flight 100 at most, or one large step alone. Beside them: one step drawn to be looked at, which holds no bytes yet,
+    # and two at the consumer, who drops the old batch when it gets the new one.
+    assert Work.most <= 500 + 3 * 100
+    assert Work.alive == 0
+    Work.most = 0
+    pipeline = Pipeline((Work(10) for _ in range(60)), stop=Stop(), threads=2, max_bytes=100)
+    for _ in pipeline:
+        time.sleep(0.001)
+    assert Work.most <= 100 + 3 * 10
+
+
+def test_finished_steps_count_until_they_are_taken(tmp_path: Path) -> None:
+    """A slow trainer: what is ready but not taken is bounded, before and after decoding."""
+    index = make_index(tmp_path, {"id": list(range(100))}, {"data": [bytes(1000)] * 100, "image": [jpeg(1)] * 100})
+    image_bytes = 24 * 32 * 3 + len(jpeg(1))
+    for column, decode, row_bytes in (("data", None, 1000), ("image", {"image": Image()}, image_bytes)):
+        fetcher = FaultyFetcher(index.fetcher())
+        ds = one(index, columns=[column], decode=decode, fetcher=fetcher, threads=2, prefetch_bytes=5 * 4 * row_bytes)
+        batches = iter(ds)
+        for taken in range(1, 12):
+            next(batches)
+            time.sleep(0.01)
+            # Images: once decoded a step holds less, so that up to two more of them fit.
+            assert taken < len(fetcher.calls) <= taken + 4 + 2 * (column == "image")
+
+
+def test_steps_of_unknown_size_go_one_at_a_time_until_it_is_known(tmp_path: Path) -> None:
+    index = image_index(tmp_path, 40)
+    ds = one(index, decode={"image": Image()}, threads=2, prefetch_bytes=1)
+    assert len(list(ds)) == 10
+
+
+_MEMORY = """
+import os, resource, sys, time
+import numpy as np, pyarrow as pa, torch
+from lakehouse.dataset import Dataset
+from lakehouse.fetch import BlobRefs
+from lakehouse.index import RowIndex, Source
+folder, bound = sys.argv[1], int(sys.argv[2])
+n, size = 40, 8 << 20
+path = os.path.join(folder, "big.bin")
+with open(path, "wb") as file:
+    file.truncate(n * size)
+refs = BlobRefs((path,), np.zeros(n, np.int32), np.arange(n, dtype=np.int64) * size, np.full(n, size, np.int64))
+schema = pa.schema([("data", pa.large_binary())])
+index = RowIndex(Source("t", "u", 1, folder), schema, np.arange(n), {}, {"data": refs})
+ds = Dataset(index, batch_size=2, rank=0, world=1, prefetch_bytes=bound)
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for batch in ds:
+    time.sleep(0.1)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
+"""
+
+
+def test_peak_memory_stays_below_the_bound(tmp_path: Path) -> None:
+    """8 MB blobs and a slow consumer: index + prefetch bound + 1.5 batches."""
+    bound = 64 << 20
+    run = subprocess.run(
+        [sys.executable, "-c", _MEMORY, str(tmp_path), str(bound)],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) <= 64 + 1.5 * 16
+
+
+_EXIT = """
+import sys
+from tests.training import noisy, own_draw, image_index
+from lakehouse.dataset import Dataset
+from lakehouse.decode import Image
+from pathlib import Path
+batches = iter(Dataset(image_index(Path(sys.argv[1]), 200), batch_size=4, rank=0, world=1, decode={"image": Image()}, threads=4))
+next(batches)
+print("out", flush=True)
+if sys.argv[2] == "error":
+    raise SystemExit(3)
+if sys.argv[2] == "hang":
+    import time
+    while True:
+        next(batches)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "error"])
+def test_the_interpreter_exits_with_an_iteration_open(tmp_path: Path, how: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _EXIT, str(tmp_path), how],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (run.returncode, run.stdout, run.stderr) == (3 if how == "error" else 0, "out\n", "")
+
+
+class Slow:
+    """A fetcher that hangs for a while."""
+
+    def fetch(self, refs: BlobRefs) -> Fetched:
+        time.sleep(1.0)
+        raise AssertionError
+
+
+def test_ctrl_c_interrupts_the_wait(tmp_path: Path) -> None:
+    batches = iter(one(raw_index(tmp_path, 8), fetcher=Slow(), threads=2))
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), 2))
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    timer.join()
+    assert time.monotonic() - began < 5
+    assert lakehouse_threads() == []
+
+
+def test_an_iterator_does_not_survive_a_fork(tmp_path: Path) -> None:
+    batches = iter(one(raw_index(tmp_path, 40), threads=2))
+    next(batches)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            next(batches)
+        except LakehouseError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(list(batches)) == 9
+
+
+def test_a_data_set_used_before_a_fork_works_after_it(tmp_path: Path) -> None:
+    ds = one(image_index(tmp_path, 40), decode={"image": Image()}, threads=2)
+    expected = ids(ds)
+    live = iter(ds)
+    next(live)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if ids(ds) == expected else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    live.close()
+
+
+class WholeSteps:
+    """As a remote fetcher: asks for whole steps."""
+
+    whole_steps = True
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.calls: list[int] = []
+
+    def fetch(self, refs: BlobRefs) -> Fetched:
+        self.calls.append(len(refs))
+        fetched: Fetched = self.inner.fetch(refs)
+        return Fetched([memoryview(v) if isinstance(v, bytes) else v for v in fetched.values], fetched.stats)
+
+
+def test_a_fetcher_of_whole_steps_is_called_once_a_step(tmp_path: Path) -> None:
+    index = image_index(tmp_path, 96)
+    fetcher = WholeSteps(index.fetcher())
+    for decode in ({"image": Image()}, {"image": Raw()}):
+        fetcher.calls.clear()
+        got = list(one(index, batch_size=48, decode=decode, fetcher=fetcher, threads=2))
+        assert fetcher.calls == [48, 48]
+        assert all(same(a, b) for a, b in zip(got, one(index, batch_size=48, decode=decode), strict=True))
+
+
+def test_pickling_keeps_every_option(tmp_path: Path) -> None:
+    index = make_index(
+        tmp_path,
+        {"id": list(range(12)), "x": pa.array([None if i % 2 else i for i in range(12)], pa.int64())},
+        {"image": [jpeg(i) for i in range(11)] + [b"broken"], "note": [payload(i) for i in range(12)]},
+    )
+    options: dict[str, Any] = {
+        "batch_size": 2, "seed": 11, "shuffle": "rows", "decode": {"image": Image(size=(4, 6), mode="L")},
+        "columns": ["x", "image", "id"], "transform": noisy, "rank": 1, "world": 2, "tail": "pad", "on_error": "null",
+        "max_bad": 0.5, "ragged": True, "fill": {"x": -5}, "verify": True, "threads": 1, "prefetch_bytes": 12345,
+        "fetcher": index.fetcher(),
+    }  # fmt: skip
+    ds = Dataset(index, **options)
+    ds.set_epoch(3)
+    expected = list(ds)
+    twin = pickle.loads(pickle.dumps(ds))
+    assert twin.epoch == 3
+    got = list(twin)
+    assert len(got) == len(expected) == 3
+    assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+    left_out = {"_process", "_progress", "_start", "_index", "_selection", "_order", "_transform", "_shard"}
+    assert all(getattr(ds, name) == getattr(twin, name) for name in vars(ds).keys() - left_out)
+    kept = vars(ds._selection).keys() - {"index", "own_fetcher", "decoders"}
+    assert all(getattr(ds._selection, name) == getattr(twin._selection, name) for name in kept)
+    assert (twin.order, twin.shard) == (ds.order, ds.shard)
+
+
+def test_closing_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
+    batches = iter(one(raw_index(tmp_path, 8), fetcher=Slow(), threads=2))
+    timer = threading.Timer(0.2, batches.close)
+    timer.start()
+    assert list(batches) == []
+    timer.join()
+
+
+# ---- torch's own DataLoader
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_torch_data_loader_gives_the_same_batches(tmp_path: Path, method: str) -> None:
+    """With persistent workers, which must see each epoch."""
+    ds = one(image_index(tmp_path, 44), shuffle="blocks", decode={"image": Image()})
+    loader: DataLoader[Any] = DataLoader(
+        ds, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context=method
+    )
+    assert len(loader) == 11
+    orders = set()
+    for epoch in range(3):
+        ds.set_epoch(epoch)
+        expected = list(ds)
+        got = list(loader)
+        assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+        orders.add(str(ids(got)))
+    assert len(orders) == 3
+    del loader
+    gc.collect()
