@@ -246,7 +246,7 @@ class Catalog:
         full = f"{database}.{table}"
         store = Store(self._config.options, partial(self._load, full, None))
         opened = Table(partial(self._load, full), full, self._config.blob_roots, store)
-        if not opened.paimon.options.row_tracking_enabled():
+        if not opened.is_tracked:
             raise SchemaError(
                 f"table {full} has no row ids (row-tracking.enabled=false); copy its rows into a table made by create_table"
             )

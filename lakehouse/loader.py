@@ -43,7 +43,10 @@ class Stats:
         rows: rows delivered to this rank, padding included.
         bytes_referenced: bytes that these rows refer to.
         bytes_fetched: bytes read for them; more where neighbouring ranges were merged.
-        requests: reads that were made.
+        requests: reads that were made, those repeated included.
+        retries: requests that repeated a failed one.
+        throttles: answers by which a store asked for fewer requests (429, 503, SlowDown).
+        seconds_backoff: waits before requests were repeated, all of them added up.
         seconds_waiting: time that the trainer waited for batches. Near zero: the trainer is the limit, not the loader.
         seconds_consumer: time that the trainer held a batch before it asked for the next one. With ``seconds_waiting`` it
             makes the time of the loop.
@@ -58,6 +61,9 @@ class Stats:
     bytes_referenced: int = 0
     bytes_fetched: int = 0
     requests: int = 0
+    retries: int = 0
+    throttles: int = 0
+    seconds_backoff: float = 0.0
     seconds_waiting: float = 0.0
     seconds_consumer: float = 0.0
     seconds_fetching: float = 0.0
@@ -78,6 +84,9 @@ class Stats:
             bytes_referenced=self.bytes_referenced + report.bytes_referenced,
             bytes_fetched=self.bytes_fetched + report.bytes_fetched,
             requests=self.requests + report.requests,
+            retries=self.retries + report.retries,
+            throttles=self.throttles + report.throttles,
+            seconds_backoff=self.seconds_backoff + report.seconds_backoff,
             seconds_waiting=self.seconds_waiting + seconds_waiting,
             seconds_consumer=self.seconds_consumer + seconds_consumer,
             seconds_fetching=self.seconds_fetching + report.seconds_fetching,

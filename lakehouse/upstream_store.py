@@ -7,23 +7,33 @@ of five runs). Here the store decides, by a write under the condition that the k
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import threading
+import time
 import uuid
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyarrow.fs import FileSelector, FileType
 from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
 
 from lakehouse.errors import CommitError, cause_line
-from lakehouse.fetch import PerProcess
-from lakehouse.stores import S3Settings, put_new
+from lakehouse.fetch import TO_END, PerProcess, classify
+from lakehouse.stores import S3Settings, Store, put_new
 from lakehouse.stores.s3 import S3Access, botocore_of, drop_folder
 from lakehouse.stores.settings import S3_SCHEMES, split_url
 
 _probed: dict[tuple[str, str], bool] = {}  # (endpoint, bucket) to whether it honours the condition
 _probing = threading.Lock()
+
+# Small files that are written once. Upstream asks for each "is it there", "how large is it", and its bytes, and often again a
+# moment later, one request after the other; here all of that is one request.
+_ONCE = re.compile(r"/(?:snapshot|schema)-\d+$")
+_FRESH_S = 1.0
+_FRESH_FILES = 256
 
 
 class S3FileIO(PyArrowFileIO):
@@ -36,7 +46,13 @@ class S3FileIO(PyArrowFileIO):
 
     def __init__(self, path: str, options: Any) -> None:
         super().__init__(path, options)
-        self._writer = PerProcess(partial(_writer_of, S3Settings.of(options.to_map())), keep_inherited=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        options = self.properties.to_map()
+        self._writer = PerProcess(partial(_writer_of, S3Settings.of(options)), keep_inherited=True)
+        self._store = Store(options)
+        self._fresh: dict[str, tuple[float, bytes]] = {}  # by path: when it was read, and what
 
     def try_to_write_atomic(self, path: str, content: str) -> bool:
         """Write a file unless it is there; False: it is, by another writer's hand.
@@ -46,6 +62,7 @@ class S3FileIO(PyArrowFileIO):
             OSError: the store refused or did not answer; then it may have been written all the same.
         """
         self.check_creates(path)
+        self._fresh.clear()
         return put_new(self._writer.get(), path, content.encode())
 
     def check_creates(self, path: str) -> None:
@@ -68,12 +85,41 @@ class S3FileIO(PyArrowFileIO):
                 "lose each other's commits without an error; write through a REST catalog, or to a store that honours them"
             )
 
+    def exists(self, path: str) -> bool:
+        """As upstream, but one request for what is read next."""
+        return self._once(path) is not None if _ONCE.search(path) else bool(super().exists(path))
+
+    def new_input_stream(self, path: str) -> Any:
+        """As upstream, but one request for a small file."""
+        if not _ONCE.search(path):
+            return super().new_input_stream(path)
+        data = self._once(path)
+        if data is None:
+            raise FileNotFoundError(f"{path} does not exist")
+        return pa.BufferReader(data)
+
+    def _once(self, path: str) -> bytes | None:
+        read_s, data = self._fresh.get(path, (-math.inf, b""))
+        if time.monotonic() - read_s < _FRESH_S:
+            return data
+        try:
+            data = bytes(self._store.read_range(path, 0, TO_END))
+        except OSError as error:
+            if classify(error) == "gone":
+                return None
+            raise
+        if len(self._fresh) > _FRESH_FILES:
+            self._fresh.clear()
+        self._fresh[path] = (time.monotonic(), data)
+        return data
+
     def new_output_stream(self, path: str) -> Any:
         """A stream into a new object. There are no folders to make: upstream asks and makes, 3 requests a file."""
         return self.filesystem.open_output_stream(self.to_filesystem_path(path))
 
     def delete(self, path: str, recursive: bool = False) -> bool:
         """As upstream, and the empty folders too that some stores (SeaweedFS) keep: a dropped table would still be listed."""
+        self._fresh.clear()
         name = self.to_filesystem_path(path)
         folders = [name]
         if recursive:
@@ -87,12 +133,11 @@ class S3FileIO(PyArrowFileIO):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        state.pop("_writer")
-        return state
+        return {name: value for name, value in state.items() if name not in ("_writer", "_store", "_fresh")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._writer = PerProcess(partial(_writer_of, S3Settings.of(self.properties.to_map())), keep_inherited=True)
+        self._begin()
 
 
 def with_store_remedies(catalog: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
 
 import lakehouse as lh
 from lakehouse.stores import S3Settings, put_new
@@ -190,15 +189,6 @@ def test_the_remedy_sits_beneath_a_cache_and_pickles(s3_lake: Lake, tmp_path: An
     assert type(file_io) is S3FileIO
     assert pickle.loads(pickle.dumps(file_io)).try_to_write_atomic(f"{s3_lake.warehouse}/x", "y") is True
     assert type(with_store_remedies(lh.connect(warehouse=str(tmp_path / "w")).paimon).file_io) is not S3FileIO
-
-
-def test_upstream_still_asks_and_then_writes_over() -> None:
-    """The fault that S3FileIO mends; when upstream heals this turns red."""
-    import inspect
-
-    source = inspect.getsource(PyArrowFileIO.try_to_write_atomic)
-    assert "self.rename(temp_path, path)" in source
-    assert "IfNoneMatch" not in source
 
 
 def test_no_secret_in_what_commits_raise(s3_proxy: Proxy) -> None:

@@ -31,6 +31,9 @@ class Report:
     bytes_referenced: int = 0
     bytes_fetched: int = 0
     requests: int = 0
+    retries: int = 0
+    throttles: int = 0
+    seconds_backoff: float = 0.0
     seconds_fetching: float = 0.0
     seconds_decoding: float = 0.0
     seconds_transform: float = 0.0

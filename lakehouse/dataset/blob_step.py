@@ -64,6 +64,7 @@ class BlobStep:
         self.column = column
         self.errors: dict[int, BadRow] = {}  # batch row to its error
         self.requests = 0
+        self.trouble = FetchStats()  # retries, throttles and waits of it count
         self.bytes_referenced = 0
         self.bytes_fetched = 0
         self.seconds_fetching = 0.0
@@ -164,6 +165,7 @@ class BlobStep:
             self.column.sizes.blob_bytes = max(self.column.sizes.blob_bytes, longest)
         with self._lock:
             self.requests += fetched.stats.requests
+            self.trouble += fetched.stats
             self.bytes_referenced += fetched.stats.bytes_referenced
             self.bytes_fetched += fetched.stats.bytes_fetched
             self.seconds_fetching += seconds

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +15,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from lakehouse.cache import Cache
 from lakehouse.dataset import options
+from lakehouse.dataset.ahead import Ahead
 from lakehouse.dataset.badrows import Budget
 from lakehouse.dataset.batches import Batches, Progress
+from lakehouse.dataset.blobs import BlobColumn
 from lakehouse.dataset.memory import Place
 from lakehouse.dataset.pipeline import Pipeline, Stop
 from lakehouse.dataset.selection import Index, Opened, Selection
@@ -28,6 +31,7 @@ from lakehouse.shard import Shard, step_of, worker_steps
 
 logger = logging.getLogger(__name__)
 
+_AHEAD_SHARE = 0.75  # of the bytes in flight: those read ahead of the steps, where reads are merged
 _IO_THREADS = 4  # they only wait; each fetches a whole step, and the fetcher reads its ranges concurrently
 
 
@@ -264,11 +268,22 @@ class Dataset(IterableDataset[Any]):
             process.caching.begin_epoch()
         threads = self._thread_count(workers)
         stop = Stop()
+        which = worker_steps(first, len(self), worker, workers)
+        rows: Iterator[Rows] = (self.rows_of(epoch, step) for step in which)
+        fetcher, max_bytes = process.fetcher, self._prefetch_bytes
+        whole_steps = bool(getattr(fetcher, "whole_steps", False))
+        if fetcher is not None and whole_steps:
+            window_end = getattr(self._order, "window_end", None)
+            refs = [column.refs for column in process.columns.values() if isinstance(column, BlobColumn)]
+            end_of = None if window_end is None else partial(window_end, epoch)
+            ahead_bytes = int(max_bytes * _AHEAD_SHARE)
+            fetcher = ahead = Ahead(fetcher, refs, max_bytes=ahead_bytes, window_end=end_of, stop=stop)
+            rows, max_bytes = ahead.announced(rows), max_bytes - ahead_bytes
         recipe = Recipe(
             columns=process.columns,
             row_ids=self._index.row_ids,
             where=self._index.where,
-            fetcher=process.fetcher,
+            fetcher=fetcher,
             memory=process.memory,
             seed=self.seed,
             epoch=epoch,
@@ -279,15 +294,11 @@ class Dataset(IterableDataset[Any]):
             pinned=pinned,
             threads=threads,
             spread_from=len(self) - threads * workers,
-            max_bytes=self._prefetch_bytes,
+            max_bytes=max_bytes,
             stop=stop,
         )
-        which = worker_steps(first, len(self), worker, workers)
-        plan = (Step(recipe, self.rows_of(epoch, step)) for step in which)
-        whole_steps = bool(getattr(process.fetcher, "whole_steps", False))
-        return Pipeline(
-            plan, stop=stop, threads=threads, io_threads=_IO_THREADS if whole_steps else 0, max_bytes=self._prefetch_bytes
-        )
+        plan = (Step(recipe, one) for one in rows)
+        return Pipeline(plan, stop=stop, threads=threads, io_threads=_IO_THREADS if whole_steps else 0, max_bytes=max_bytes)
 
     def _thread_count(self, processes: int) -> int:
         if self._threads is not None:

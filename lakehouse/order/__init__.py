@@ -179,6 +179,13 @@ class Order:
             done = end
         return found
 
+    def window_end(self, epoch: int, position: int) -> int:
+        """One past the last position of the window that holds this one: rows up to there are best read together."""
+        if self.shuffle is None:
+            return self.n
+        first, window = self._window_at(epoch, position)
+        return first + len(window)
+
     def _window_at(self, epoch: int, position: int) -> tuple[int, Ints]:
         """The window that holds a position: its first position, and its rows in order, not to be written to."""
         if self.shuffle == "rows":

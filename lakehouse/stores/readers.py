@@ -17,7 +17,7 @@ from lakehouse.stores.s3 import S3Access, arrow_of, obstore_of
 from lakehouse.stores.settings import split_url
 
 _MAX_FILES = 256
-_STATUS = re.compile(r"status code: (\d{3})")
+_STATUS = re.compile(r"status code: (\d{3})((?: [A-Z][A-Za-z-]*)*)")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 # Characters that are no part of a key for object_store, the library beneath obstore.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f]|//|(?:^|/)\.{1,2}(?:/|$)|^/|/$")
@@ -71,14 +71,12 @@ def obstore_error(error: Exception, uri: str) -> Exception:
     if isinstance(error, (TypeError, AttributeError)):
         return error
     text = str(error)
-    line = text.split("\n", 1)[0].partition(": <?xml")[0][:300]
+    line = text.split("\n", 1)[0].rpartition(" - ")[2][:300]  # before it: the object and the time, which others tell
     status, code = _STATUS.search(text), _CODE.search(text)
-    if code is not None and code[1] not in line:
-        line = f"{line} ({code[1]})"
-    if code is not None and _EXPIRED.search(code[1]):
-        return ReadError(line, "denied")
     if status is not None:
-        return ReadError(line, _BY_STATUS.get(int(status[1]), "range"))
+        said = f" ({code[1]})" if code is not None else ""
+        expired = code is not None and _EXPIRED.search(code[1])
+        return ReadError(f"{status[1]}{status[2]}{said}", "denied" if expired else _BY_STATUS.get(int(status[1]), "range"))
     if isinstance(error, FileNotFoundError):
         return ReadError(line, "gone")
     if type(error).__module__.startswith("obstore"):

@@ -51,6 +51,11 @@ class Handle:
         """The pypaimon table underneath, as it is now."""
         return self._load(None)
 
+    @property
+    def is_tracked(self) -> bool:
+        """Whether its rows have ids."""
+        return bool(self._paimon.options.row_tracking_enabled())
+
     def _columns(self) -> Columns:
         self._paimon = self._load(None)
         return Columns.of(self._paimon)

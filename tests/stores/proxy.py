@@ -33,6 +33,8 @@ _REASONS = {
 }
 _STALL_S = 3600.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_ANSWERED = re.compile(rb"\r\ncontent-range: *bytes (\d+)-(\d+)/", re.IGNORECASE)
+_ANSWERED_WHOLE = re.compile(rb"\r\ncontent-range:[^\r]*", re.IGNORECASE)
 _RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d+)", re.IGNORECASE)
 
 
@@ -43,6 +45,7 @@ class Request:
     Attributes:
         number: from 1 on.
         again: how often the same method, path and range had come before.
+        head: its first line and headers.
     """
 
     method: str
@@ -50,6 +53,7 @@ class Request:
     range: tuple[int, int] | None
     number: int
     again: int
+    head: bytes = b""
 
 
 class Proxy:
@@ -112,11 +116,6 @@ class Proxy:
                     writer.write(_refusal(fault, request.method))
                     await writer.drain()
                     continue
-                if fault == "wrong-range" and request.range is not None:
-                    low, high = request.range
-                    head = _RANGE.sub(b"\r\nRange: bytes=%d-%d" % (low + 1, high + 1), head)
-                if fault == "whole":
-                    head = _RANGE.sub(b"", head)
                 if upstream is None:
                     upstream = await asyncio.open_connection("127.0.0.1", self._upstream, limit=1 << 26)
                 upstream[1].write(head + body)
@@ -127,6 +126,13 @@ class Proxy:
                 answer_head, answer = await self._answer(upstream[0], request.method)
                 if fault == "deaf" and answer_head.startswith(b"HTTP/1.1 412"):
                     answer_head, answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b""
+                if fault == "wrong-range" and request.range is not None:
+                    low, high = request.range
+                    head = b"\r\nContent-Range: bytes %d-%d/" % (low + 1, high + 1)
+                    answer_head, answer = _ANSWERED.sub(head, answer_head), answer[::-1]
+                if fault == "whole":  # as a server that ignores ranges: another status, other bytes
+                    answer_head = _ANSWERED_WHOLE.sub(b"", answer_head.replace(b" 206 Partial Content", b" 200 OK"))
+                    answer = answer[::-1]
                 if fault == "truncated":
                     answer = answer[: len(answer) // 2]
                 writer.write(answer_head + answer)
@@ -161,7 +167,7 @@ class Proxy:
         found = _RANGE.search(head)
         asked = (int(found[1]), int(found[2])) if found else None
         key = (method, path, asked)
-        request = Request(method, path, asked, len(self.requests) + 1, self._seen[key])
+        request = Request(method, path, asked, len(self.requests) + 1, self._seen[key], head)
         self._seen[key] += 1
         self.requests.append(request)
         return request

@@ -1,0 +1,238 @@
+"""Training from S3 against training from local files, and against pypaimon's own reading of S3.
+
+A real S3 server (SeaweedFS) behind a proxy that delays every request by 20 ms, all on this machine: the server, the proxy and
+the loader share its cores. Blobs of 14 KB (JPEGs of 320x240) and 150 KB (1280x720), in block order, decoded to RGB.
+
+    python benchmarks/object_store.py                 # both sizes, ingest, first batch
+    python benchmarks/object_store.py --only small    # or large, ingest, first
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import lakehouse as lh
+from tests.stores.proxy import running_proxy
+from tests.stores.server import BUCKET, S3Server, running_server
+
+SCHEMA = pa.schema([("id", pa.int64()), ("frame_jpg", pa.large_binary())])
+SIZES = {"small": (5000, (240, 320), 14_000), "large": (500, (720, 1280), 150_000)}
+
+
+def jpegs(count: int, shape: tuple[int, int], target_bytes: int) -> list[bytes]:
+    """Distinct JPEGs of about a size: a dozen noisy pictures, each with a comment of its own."""
+    height, width = shape
+    rng = np.random.default_rng(0)
+    bases = []
+    for _ in range(12):
+        coarse = Image.fromarray(rng.integers(0, 255, (height // 24, width // 24, 3), dtype=np.uint8)).resize((width, height))
+        noise = rng.normal(0, 12, (height, width, 1))
+        picture = Image.fromarray(np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8))
+        low, high = 5, 95
+        while high - low > 1:
+            middle = (low + high) // 2
+            file = io.BytesIO()
+            picture.save(file, "JPEG", quality=middle)
+            low, high = (middle, high) if len(file.getvalue()) < target_bytes else (low, middle)
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=low)
+        bases.append(file.getvalue())
+    return [bases[i % 12][:2] + b"\xff\xfe\x00\x06" + i.to_bytes(4, "big") + bases[i % 12][2:] for i in range(count)]
+
+
+def make(options: dict[str, str], name: str, blobs: list[bytes]) -> lh.RowIndex:
+    table = lh.connect(options).create_table(f"default.{name}", SCHEMA)
+    table.append(pa.table({"id": range(len(blobs)), "frame_jpg": pa.array(blobs, pa.large_binary())}, SCHEMA))
+    return table.latest().query().index()
+
+
+def decoded(index: lh.RowIndex, epochs: int) -> tuple[float, Any]:
+    """Samples a second over whole epochs, start included."""
+    loader = lh.Loader(lh.Dataset(index, batch_size=64 if len(index) > 1000 else 16, seed=1, decode={"frame_jpg": lh.Image()}))
+    began, rows = time.perf_counter(), 0
+    for _ in range(epochs):
+        for batch in loader:
+            rows += len(batch["id"])
+    return rows / (time.perf_counter() - began), loader.stats
+
+
+def by_pypaimon(index: lh.RowIndex, options: dict[str, str], rows: int) -> float:
+    """The same rows in the same order by pypaimon's own merged reads of S3, a batch at a time, decoded alike."""
+    from pypaimon import CatalogFactory
+
+    file_io = CatalogFactory.create(options).file_io
+    dataset = lh.Dataset(index, batch_size=64 if len(index) > 1000 else 16, seed=1)
+    refs, image = index.blobs("frame_jpg"), lh.Image()
+    from concurrent.futures import ThreadPoolExecutor
+
+    from pypaimon.table.row.blob import BlobDescriptor
+
+    done, began = 0, time.perf_counter()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for step in range(len(dataset)):
+            chosen = refs.take(dataset.rows_of(0, step).rows)
+            ranges = [BlobDescriptor(ref.uri, ref.offset, ref.length) for ref in chosen if ref is not None]
+            data = file_io.read_ranges_coalesced([(d.uri, d.offset, d.length) for d in ranges], 16)
+            list(pool.map(lambda one: image(one, None), data))
+            done += len(ranges)
+            if done >= rows:
+                break
+    return done / (time.perf_counter() - began)
+
+
+def training(size: str, server: S3Server, folder: Path, delay_s: float, repeats: int) -> None:
+    count, shape, target = SIZES[size]
+    blobs = jpegs(count, shape, target)
+    mean = statistics.mean(map(len, blobs))
+    local = make({"warehouse": str(folder / size)}, size, blobs)
+    options = {"warehouse": f"s3://{BUCKET}/bench-{size}", **server.options()}
+    make(options, size, blobs)
+    epochs = 4 if size == "small" else 2
+    with running_proxy_process(server, delay_s) as through:
+        slow = {**options, **through.options()}
+        index = lh.connect(slow).table(f"default.{size}").latest().query().index()
+        near, far, upstream = [], [], []
+        stats: Any = None
+        for _ in range(repeats):
+            near.append(decoded(local, epochs)[0])
+            speed, stats = decoded(index, epochs)
+            far.append(speed)
+        upstream.append(by_pypaimon(index, slow, min(count, 1000)))
+    a, b, c = statistics.median(near), statistics.median(far), statistics.median(upstream)
+    print(f"{size}: {count} blobs of {mean / 1000:.1f} KB, {epochs} epochs, block order, {delay_s * 1000:.0f} ms a request")
+    print(f"  local files           {a:8.0f} samples/s   runs {', '.join(f'{x:.0f}' for x in near)}")
+    print(f"  S3                    {b:8.0f} samples/s   runs {', '.join(f'{x:.0f}' for x in far)}")
+    print(f"  pypaimon's own, S3    {c:8.0f} samples/s   one run")
+    print(f"  S3 / local            {b / a:8.2f}   (wanted: 0.8)")
+    print(f"  S3 / pypaimon         {b / c:8.1f}   (wanted: 3)")
+    print(f"  bytes fetched / referenced {stats.bytes_fetched / stats.bytes_referenced:.3f}   (wanted: at most 1.05)")
+    print(f"  requests a sample     {stats.requests / stats.rows:8.4f}")
+
+
+def first_batch(server: S3Server, folder: Path, delay_s: float) -> None:
+    """A cold start with a saved index: a fresh process's round trips until it has its first batch."""
+    blobs = jpegs(2000, (240, 320), 14_000)
+    options = {"warehouse": f"s3://{BUCKET}/bench-first", **server.options()}
+    make(options, "first", blobs).save(folder / "train.idx")
+    with running_proxy_process(server, delay_s) as through:
+        slow = {**options, **through.options()}
+        context = multiprocessing.get_context("spawn")
+        taken = []
+        for _ in range(3):
+            answer = context.SimpleQueue()
+            process = context.Process(target=cold_start, args=(slow, folder / "train.idx", answer))
+            process.start()
+            taken.append(answer.get())
+            process.join()
+    for name, position in (("load the index", 0), ("first batch after that", 1), ("both", 2)):
+        seconds = statistics.median(one[position] for one in taken)
+        print(f"  {name}: {seconds * 1000:.0f} ms, {seconds / delay_s:.1f} round trips")
+
+
+def cold_start(options: dict[str, str], path: Path, answer: Any) -> None:
+    import pypaimon
+
+    catalog = lh.connect(options)
+    assert catalog.paimon is not None
+    assert pypaimon
+    lh.Image()
+    began = time.perf_counter()
+    index = lh.RowIndex.load(path, catalog)
+    loaded = time.perf_counter()
+    loader = lh.Loader(lh.Dataset(index, batch_size=64, seed=1, decode={"frame_jpg": lh.Image()}))
+    next(iter(loader))
+    answer.put((loaded - began, time.perf_counter() - loaded, time.perf_counter() - began))
+
+
+def ingest(server: S3Server, repeats: int) -> None:
+    """Append against a plain multipart upload of the same bytes by the same client (pyarrow)."""
+    from lakehouse.stores import S3Settings
+    from lakehouse.stores.s3 import S3Access, arrow_of
+
+    blobs = [os.urandom(150_000) for _ in range(1000)]
+    data = b"".join(blobs)
+    options = {"warehouse": f"s3://{BUCKET}/bench-ingest", **server.options()}
+    table = lh.connect(options).create_table("default.ingest", SCHEMA)
+    rows = pa.table({"id": range(len(blobs)), "frame_jpg": pa.array(blobs, pa.large_binary())}, SCHEMA)
+    plain, ours = [], []
+    client = arrow_of(S3Access(S3Settings.of(server.options())))
+    for number in range(repeats):
+        began = time.perf_counter()
+        with client.open_output_stream(f"{BUCKET}/plain-{number}") as stream:
+            for start in range(0, len(data), 1 << 20):
+                stream.write(data[start : start + (1 << 20)])
+        plain.append(len(data) / (time.perf_counter() - began) / 1e6)
+        began = time.perf_counter()
+        table.append(rows)
+        ours.append(len(data) / (time.perf_counter() - began) / 1e6)
+    a, b = statistics.median(plain), statistics.median(ours)
+    print(
+        f"ingest of {len(data) / 1e6:.0f} MB, no delay: plain multipart {a:.0f} MB/s, append {b:.0f} MB/s, {b / a:.2f} (wanted: 0.7)"
+    )
+
+
+class running_proxy_process:  # noqa: N801 - used as a context manager's function
+    """The proxy in a process of its own, so that it does not take the interpreter's lock from the loader."""
+
+    def __init__(self, server: S3Server, delay_s: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ports, self._end = context.SimpleQueue(), context.Event()
+        self._process = context.Process(target=_serve_proxy, args=(server, delay_s, self._ports, self._end), daemon=True)
+
+    def __enter__(self) -> S3Server:
+        self._process.start()
+        server: S3Server = self._ports.get()
+        return server
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._process.join()
+
+
+def _serve_proxy(server: S3Server, delay_s: float, ports: Any, end: Any) -> None:
+    with running_proxy(server, delay_s) as proxy:
+        ports.put(proxy.server)
+        end.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=[*SIZES, "ingest", "first"])
+    parser.add_argument("--delay-ms", type=float, default=20.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    print(f"command: {' '.join(sys.argv)}; commit {commit}; Python {platform.python_version()}, {os.cpu_count()} cores")
+    delay_s = arguments.delay_ms / 1000
+    with running_server() as server, tempfile.TemporaryDirectory() as folder:
+        for size in SIZES:
+            if arguments.only in (None, size):
+                training(size, server, Path(folder), delay_s, arguments.repeats)
+        if arguments.only in (None, "first"):
+            print("first batch, cold start with a saved index of 2,000 rows:")
+            first_batch(server, Path(folder), delay_s)
+        if arguments.only in (None, "ingest"):
+            ingest(server, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Reads a window's bytes ahead of its steps, in the order in which they are stored.
+
+A step's rows lie scattered over a window (`lakehouse.order`), so that alone it would cost a request a row. All rows of the
+window together are nearly all rows of its blocks: a few long reads. The price is that a window's bytes, as stored, are held
+until their rows are due.
+
+    steps ──> groups: the steps of one window ──> sorted by place ──> chunks ──threads──> values ──> each step takes its own
+
+Bytes held stay below ``max_bytes``: a later group's chunks are read as the rows of the one before are taken. A window that is
+larger is read in several groups, with more requests and the same bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lakehouse.dataset.pipeline import Stop
+from lakehouse.dataset.steps import Rows
+from lakehouse.errors import FetchError
+from lakehouse.fetch import GAP_BYTES, WASTE, BlobRefs, Fetched, Fetcher, FetchStats, plan_spans
+
+_CHUNK_BYTES = 16 * 1024 * 1024  # some ten requests, which are under way together
+_THREADS = 2  # the second one's requests leave while the first one's answers come
+_IDLE_S = 0.2
+
+# Where rows share so few requests that more of them at a time save nothing, and only make steps wait.
+_SCATTERED_SHARE = 0.6
+_SCATTERED_STEPS = 8
+
+_Key = tuple[Any, int, int]
+
+
+class _Sized(NamedTuple):
+    rows: Rows
+    bytes: int
+
+
+class Ahead:
+    """Announces steps before they begin, and is their fetcher.
+
+    Args:
+        fetcher: reads the bytes.
+        columns: references of all rows of the index, by BLOB column.
+        max_bytes: of values held that no step has taken yet; one step is always allowed.
+        window_end: position to the end of its window; None: where there are none.
+        stop: ends its threads.
+    """
+
+    whole_steps = True
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        columns: Sequence[Any],
+        *,
+        max_bytes: int,
+        window_end: Callable[[int], int] | None,
+        stop: Stop,
+    ) -> None:
+        self._fetcher = fetcher
+        self._columns = columns
+        # Columns of one list of uris: a uri may stand there twice, for two tables that read it with rights of their own.
+        self._by_number = len({id(getattr(column, "uris", None)) for column in columns}) == 1
+        self._max_bytes = max_bytes
+        self._window_end = window_end
+        self._stop = stop
+        self._changed = threading.Condition()
+        self._groups: deque[_Group] = deque()  # not all taken yet, in order
+        self._held_bytes = 0  # asked for or there, and not taken
+        self._threads: list[threading.Thread] = []
+
+    def announced(self, steps: Iterator[Rows]) -> Iterator[Rows]:
+        """The same steps; reading of those that follow begins before each is given out."""
+        upcoming: deque[deque[Rows]] = deque()
+        waiting: deque[_Sized] = deque()
+        first = True
+        while True:
+            while len(upcoming) < 2:  # what steps are drawn from, and what comes next
+                members = self._next_members(steps, waiting, only_one=first)
+                first = False
+                if not members:
+                    break
+                self._begin(members)
+                upcoming.append(members)
+            if not upcoming:
+                return
+            yield upcoming[0].popleft()
+            if not upcoming[0]:
+                upcoming.popleft()
+
+    def _next_members(self, steps: Iterator[Rows], waiting: deque[_Sized], *, only_one: bool) -> deque[Rows]:
+        """Steps to be read together: of one window, as many as may be held.
+
+        At first a single one, so that the first batch waits for no other. And few where reading more at a time would not
+        save requests: the group's first step waits for its last row.
+        """
+        count = total_bytes = 0
+        end: int | None = None
+        while not (only_one and count):
+            if count == len(waiting):
+                following = next(steps, None)
+                if following is None:
+                    break
+                refs = [column.take(following.rows) for column in self._columns]
+                waiting.append(_Sized(following, sum(part.total_bytes for part in refs)))
+            rows, size = waiting[count]
+            start = int(rows.positions[0])
+            if count and (total_bytes + size > self._max_bytes or (end is not None and start >= end)):
+                break
+            if end is None and self._window_end is not None:
+                end = self._window_end(start)
+            total_bytes += size
+            count += 1
+        if count > _SCATTERED_STEPS and self._are_scattered([waiting[i].rows for i in range(count)]):
+            count = _SCATTERED_STEPS
+        return deque(waiting.popleft().rows for _ in range(count))
+
+    def _refs(self, members: Iterable[Rows]) -> BlobRefs:
+        """All their ranges, but not those of columns where lengths are unknown: nothing would bound them."""
+        chosen = np.concatenate([rows.rows for rows in members])
+        parts = [column.take(chosen) for column in self._columns]
+        known = [part for part in parts if not np.any((part.lengths < 0) & (part.uri_ids >= 0))]
+        return _joined(known, same_uris=self._by_number)
+
+    def _are_scattered(self, members: Sequence[Rows]) -> bool:
+        refs = self._refs(members)
+        plan = plan_spans(
+            refs.uri_ids, refs.offsets.clip(0), refs.lengths, gap_bytes=GAP_BYTES, span_bytes=_CHUNK_BYTES, waste=WASTE
+        )
+        return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
+
+    def _begin(self, members: Iterable[Rows]) -> None:
+        refs = self._refs(members)
+        group = _Group(refs, self._keys(refs))
+        if not group.left:
+            return  # nothing to read
+        with self._changed:
+            self._groups.append(group)
+            self._changed.notify_all()
+        while len(self._threads) < _THREADS:
+            thread = threading.Thread(target=_serve, args=(weakref.ref(self),), name="lakehouse-ahead", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    # --- reading -------------------------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Read one chunk, or wait a moment for one; False: it is over."""
+        with self._changed:
+            task = self._next_chunk()
+            if task is None:
+                if not self._stop.asked:
+                    self._changed.wait(_IDLE_S)
+                return not self._stop.asked
+        group, rows, size = task
+        began_s = time.perf_counter()
+        values: Sequence[Any] = ()
+        stats, error = FetchStats(), None
+        try:
+            fetched = self._fetcher.fetch(group.refs.take(rows))
+            values, stats = fetched.values, fetched.stats
+        except BaseException as caught:  # noqa: BLE001 - raised where the values are waited for
+            error = caught
+        with self._changed:
+            if error is not None:
+                group.error = error
+                self._held_bytes -= size
+            else:
+                group.add(rows, values, stats, time.perf_counter() - began_s)
+            self._changed.notify_all()
+        return True
+
+    def _next_chunk(self) -> tuple[_Group, Any, int] | None:
+        """Call with the lock held."""
+        for number, group in enumerate(self._groups):
+            if group.error is not None or not group.chunks:
+                continue
+            rows, size = group.chunks[0]
+            # The first group is always read: a step waits for it.
+            if number and self._held_bytes + size > self._max_bytes:
+                return None
+            group.chunks.popleft()
+            self._held_bytes += size
+            return group, rows, size
+        return None
+
+    def _keys(self, refs: BlobRefs) -> list[_Key | None]:
+        """Each range's own name; None for null."""
+        rows = zip(refs.uri_ids.tolist(), refs.offsets.tolist(), refs.lengths.tolist(), strict=True)
+        if self._by_number:
+            return [None if uri_id < 0 else (uri_id, offset, length) for uri_id, offset, length in rows]
+        return [None if uri_id < 0 else (refs.uris[uri_id], offset, length) for uri_id, offset, length in rows]
+
+    # --- a step's own --------------------------------------------------------------------------------------------------
+
+    def fetch(self, refs: BlobRefs) -> Fetched:
+        """What was read ahead, waited for where need be; anything else is read now."""
+        keys = self._keys(refs)
+        values: list[Any] = [None] * len(refs)
+        with self._changed:
+            group = next((group for group in self._groups if group.holds(keys)), None)
+            if group is not None:
+                while group.error is None and not self._stop.asked and not group.has(keys):
+                    self._changed.wait(_IDLE_S)
+                if group.error is not None and not isinstance(group.error, FetchError):
+                    raise group.error
+                found = group.has(keys)
+                taken_bytes = group.take(keys, values)
+                if not group.left:
+                    self._groups.remove(group)
+                if found:
+                    self._held_bytes -= taken_bytes
+                    self._changed.notify_all()
+                    return Fetched(values, group.share(taken_bytes))
+                # A fetcher of the user's own raised for a whole call: which of its ranges is bad is found out by the step.
+        return self._fetcher.fetch(refs)
+
+
+class _Group:
+    """Ranges that are read together. Used with `Ahead`'s lock held."""
+
+    def __init__(self, refs: BlobRefs, keys: list[_Key | None]) -> None:
+        self.refs = refs
+        self.chunks: deque[tuple[Any, int]] = deque()
+        self.error: BaseException | None = None
+        self.left = 0  # ranges not taken
+        self._wanted: dict[_Key, int] = {}  # how often each is still to be taken
+        self._values: dict[_Key, Any] = {}
+        self._stats = FetchStats()
+        self._bytes = max(1, refs.total_bytes)
+        self._taken_bytes = 0
+        self._shared = FetchStats()
+        self._keys = keys
+        for key in self._keys:
+            if key is not None:
+                self._wanted[key] = self._wanted.get(key, 0) + 1
+                self.left += 1
+        order = np.lexsort((refs.offsets, refs.uri_ids))
+        order = order[refs.uri_ids[order] >= 0]
+        sizes = np.maximum(refs.lengths[order], 1)
+        chunk_of = (np.cumsum(sizes) - 1) // _CHUNK_BYTES  # [m]
+        starts = np.flatnonzero(np.diff(chunk_of, prepend=-1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
+            self.chunks.append((order[start:stop], int(sizes[start:stop].sum())))
+
+    def holds(self, keys: Sequence[_Key | None]) -> bool:
+        """Whether these ranges are this group's, and not taken."""
+        real = [key for key in keys if key is not None]
+        return bool(real) and all(self._wanted.get(key, 0) > 0 for key in real)
+
+    def has(self, keys: Sequence[_Key | None]) -> bool:
+        """Whether their values are there."""
+        return all(key is None or key in self._values for key in keys)
+
+    def add(self, rows: Any, values: Sequence[Any], stats: FetchStats, seconds: float) -> None:
+        self._stats += FetchStats(
+            requests=stats.requests,
+            bytes_fetched=stats.bytes_fetched,
+            seconds=seconds,
+            retries=stats.retries,
+            throttles=stats.throttles,
+            seconds_backoff=stats.seconds_backoff,
+        )
+        for row, value in zip(rows.tolist(), values, strict=True):
+            key = self._keys[row]
+            if key is not None:
+                self._values[key] = value
+
+    def take(self, keys: Sequence[_Key | None], values: list[Any]) -> int:
+        """Hand values out; the bytes that they no longer hold here."""
+        freed = 0
+        for i, key in enumerate(keys):
+            if key is None:
+                continue
+            values[i] = self._values.get(key)
+            self._wanted[key] -= 1
+            self.left -= 1
+            freed += max(key[2], 1)
+            if not self._wanted[key]:
+                del self._wanted[key]
+                self._values.pop(key, None)
+        return freed
+
+    def share(self, taken_bytes: int) -> FetchStats:
+        """A step's part of what reading the group has cost so far, by bytes; the last step's makes the sum exact."""
+        self._taken_bytes += taken_bytes
+        share = 1.0 if not self.left else min(1.0, self._taken_bytes / self._bytes)
+        due, done = self._stats, self._shared
+        part = FetchStats(
+            requests=int(due.requests * share) - done.requests,
+            bytes_referenced=taken_bytes,
+            bytes_fetched=int(due.bytes_fetched * share) - done.bytes_fetched,
+            seconds=due.seconds * share - done.seconds,
+            retries=int(due.retries * share) - done.retries,
+            throttles=int(due.throttles * share) - done.throttles,
+            seconds_backoff=due.seconds_backoff * share - done.seconds_backoff,
+        )
+        self._shared = done + part
+        return part
+
+
+def _joined(parts: Sequence[BlobRefs], *, same_uris: bool) -> BlobRefs:
+    """References of several columns behind each other, with the uris that they use, or with those that they share."""
+    if same_uris and parts:
+        ids, offsets, lengths = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("uri_ids", "offsets", "lengths")
+        )
+        return BlobRefs(parts[0].uris, ids, offsets, lengths)
+    return _relisted(parts)
+
+
+def _relisted(parts: Sequence[BlobRefs]) -> BlobRefs:
+    uris: dict[str, int] = {}
+    ids = []
+    for part in parts:
+        used, inverse = np.unique(part.uri_ids, return_inverse=True)
+        new = [-1 if uri_id < 0 else uris.setdefault(part.uris[uri_id], len(uris)) for uri_id in used.tolist()]
+        ids.append(np.array(new, np.int64)[inverse.reshape(-1)] if len(used) else np.empty(0, np.int64))
+    none = [np.empty(0, np.int64)]
+    offsets, lengths = (np.concatenate([getattr(part, name) for part in parts] or none) for name in ("offsets", "lengths"))
+    return BlobRefs(tuple(uris), np.concatenate(ids or none), offsets, lengths)
+
+
+def _serve(owner: weakref.ref[Ahead]) -> None:
+    """A thread's life; an `Ahead` that was dropped ends it."""
+    while (ahead := owner()) is not None and ahead.work():
+        del ahead

@@ -1,0 +1,183 @@
+"""Reading a window ahead of its steps: the same values, fewer requests, within the bound, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lakehouse as lh
+from lakehouse.errors import FetchError
+from lakehouse.fetch import BlobRefs, Fetched, LocalFetcher, RangeFetcher
+from tests.training import make_index
+
+
+class Remote:
+    """A store in local files that counts requests, and the bytes that were read and not handed to a step yet."""
+
+    def __init__(self, latency_s: float = 0.0) -> None:
+        self.latency_s = latency_s
+        self.calls: list[tuple[int, int]] = []
+
+    def __call__(self, uri: str, offset: int, length: int) -> bytes:
+        self.calls.append((offset, length))
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        with open(uri, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+
+def blob(i: int, size: int = 2000) -> bytes:
+    return i.to_bytes(4, "little") * (size // 4 + i % 7)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> lh.RowIndex:
+    return make_index(tmp_path, {"id": list(range(1000))}, {"data": [None if i % 97 == 5 else blob(i) for i in range(1000)]})
+
+
+def epoch(index: Any, fetcher: Any, **options: Any) -> tuple[list[list[int]], dict[int, Any], Any]:
+    loader = lh.Loader(lh.Dataset(index, **{"batch_size": 16, "seed": 4, "fetcher": fetcher, **options}))
+    order: list[list[int]] = []
+    values: dict[int, Any] = {}
+    for batch in loader:
+        order.append(batch["id"].tolist())
+        values.update(zip(order[-1], batch["data"], strict=True))
+    return order, values, loader.stats
+
+
+@pytest.mark.parametrize("shuffle", ["blocks", "rows", None])
+@pytest.mark.parametrize("prefetch_bytes", [1, 200_000, 256 << 20])
+def test_order_and_values_are_those_of_local_files(index: lh.RowIndex, shuffle: Any, prefetch_bytes: int) -> None:
+    options = {"shuffle": shuffle, "prefetch_bytes": prefetch_bytes, "tail": "pad"}
+    order, values, _ = epoch(index, LocalFetcher(), **options)
+    again, remote, stats = epoch(index, RangeFetcher(Remote()), **options)
+    assert again == order
+    assert remote == values
+    assert remote == {i: None if i % 97 == 5 else blob(i) for i in range(1000)}
+    assert stats.bytes_fetched <= 1.05 * stats.bytes_referenced
+
+
+def test_a_window_costs_few_requests_and_the_first_batch_waits_for_no_other(index: lh.RowIndex) -> None:
+    store = Remote()
+    _, _, stats = epoch(index, RangeFetcher(store))
+    assert stats.requests == len(store.calls)
+    assert stats.requests < 16 + 25  # a request a row for the first step, then spans of 1 MiB with holes for it
+    assert stats.bytes_fetched == sum(length for _, length in store.calls)
+
+
+def test_little_memory_costs_requests_and_not_bytes(index: lh.RowIndex) -> None:
+    _, _, stats = epoch(index, RangeFetcher(Remote()), prefetch_bytes=100_000)
+    assert 100 < stats.requests <= 1000
+    assert stats.bytes_fetched <= 1.05 * stats.bytes_referenced
+
+
+def test_values_held_stay_within_the_bound(index: lh.RowIndex) -> None:
+    held: list[int] = []
+
+    class Counting(RangeFetcher):
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            held.append(refs.total_bytes)
+            return super().fetch(refs)
+
+    loader = lh.Loader(lh.Dataset(index, batch_size=16, seed=4, fetcher=Counting(Remote()), prefetch_bytes=1 << 20))
+    taken = 0
+    for batch in loader:
+        taken += sum(len(data) for data in batch["data"] if data is not None)
+        time.sleep(0.002)
+        assert sum(held) - taken < (1 << 20) + 40_000
+
+
+def test_threads_end_with_the_iteration(index: lh.RowIndex) -> None:
+    def reading() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "lakehouse-ahead"]
+
+    loader = lh.Loader(lh.Dataset(index, batch_size=16, seed=4, fetcher=RangeFetcher(Remote(0.01))))
+    for _ in range(5):
+        for _ in loader:
+            break
+    until = time.monotonic() + 10
+    while reading() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not reading()
+
+
+def test_a_call_that_fails_as_a_whole_is_taken_apart(index: lh.RowIndex) -> None:
+    bad = index.blobs("data")[500]
+    assert bad is not None
+    bad_offset = bad.offset
+
+    class Strict:
+        whole_steps = True
+
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            if np.any(refs.offsets == bad_offset):
+                raise FetchError("one of these is bad")
+            return LocalFetcher().fetch(refs)
+
+    order, values, stats = epoch(index, Strict(), on_error="skip")
+    assert stats.rows_skipped == 1
+    assert sorted(values) == [i for i in sorted(i for batch in order for i in batch) if i != 500]
+    assert 500 not in values
+
+
+def test_a_mistake_in_a_fetcher_stops_the_run(index: lh.RowIndex) -> None:
+    class Broken:
+        whole_steps = True
+
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            raise TypeError("a mistake")
+
+    with pytest.raises(lh.LakehouseError, match="a mistake"):
+        epoch(index, Broken())
+
+
+def test_unknown_lengths_are_read_by_their_own_steps(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"id": [0, 1]}, {"data": [b"one", b"two"]})
+    refs = index.blobs("data")
+    whole = BlobRefs(refs.uris, refs.uri_ids, refs.offsets, np.array([3, -1]))
+    index._blobs["data"] = whole
+    _, values, _ = epoch(index, RangeFetcher(Remote()), batch_size=1)
+    assert values[0] == b"one"
+    assert values[1].startswith(b"two")
+
+
+def test_several_columns_and_mixtures_are_read_by_their_own_tables(tmp_path: Path) -> None:
+    blobs = {"data": [blob(i) for i in range(200)], "more": [blob(i, 300) for i in range(200)]}
+    two = make_index(tmp_path / "two", {"id": list(range(200))}, blobs)
+    loader = lh.Loader(lh.Dataset(two, batch_size=16, seed=1, tail="pad", fetcher=RangeFetcher(Remote())))
+    for batch in loader:
+        for i, data, more in zip(batch["id"].tolist(), batch["data"], batch["more"], strict=True):
+            assert (data, more) == (blob(i), blob(i, 300))
+
+    # Both refer to the same file, and each is read by its own fetcher.
+    one = make_index(tmp_path / "one", {"id": list(range(200))}, {"data": blobs["data"]})
+    asked: list[str] = []
+
+    class Named:
+        whole_steps = True
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            asked.append(self.name)
+            fetched = LocalFetcher().fetch(refs)
+            return Fetched([bytes(v) + self.name.encode() for v in fetched.values], fetched.stats)  # type: ignore[arg-type]
+
+    parts = {name: one.take(np.arange(200)) for name in "ab"}
+    for name, part in parts.items():
+        part.fetcher = lambda name=name: Named(name)  # type: ignore[method-assign, misc]
+    mixture = lh.Mixture({name: (part, 0.5) for name, part in parts.items()})
+    seen = set()
+    for batch in lh.Loader(lh.Dataset(mixture, batch_size=16, seed=1)):
+        for i, data in zip(batch["id"].tolist(), batch["data"], strict=True):
+            assert data[:-1] == blob(i)
+            seen.add(data[-1:])
+    assert seen == {b"a", b"b"}
+    assert set(asked) == {"a", "b"}

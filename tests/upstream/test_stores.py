@@ -1,0 +1,43 @@
+"""Faults of pypaimon 2.1 on object stores, each shown on a real server; remedies in `lakehouse.upstream_store`."""
+
+from __future__ import annotations
+
+import threading
+
+from pypaimon.common.options import Options
+from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
+
+from lakehouse.upstream_store import S3FileIO
+from tests.stores.fixtures import lake_on
+from tests.stores.proxy import Proxy
+
+
+def outcomes(kind: type[PyArrowFileIO], proxy: Proxy) -> list[bool]:
+    """Of two writers that begin together to write one file "atomically", each request taking 0.2 s."""
+    lake = lake_on(proxy.server)
+    writers = [kind(lake.warehouse, Options(dict(lake.options))) for _ in range(2)]
+    for number, writer in enumerate(writers):  # warm
+        assert writer.try_to_write_atomic(f"{lake.warehouse}/warm-{number}", "")
+    proxy.delay_s = 0.2
+    begin = threading.Barrier(2)
+    won: list[bool] = []
+
+    def write(number: int) -> None:
+        begin.wait()
+        won.append(writers[number].try_to_write_atomic(f"{lake.warehouse}/snapshot-1", f"writer {number}"))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(won)
+
+
+def test_two_writers_are_both_told_that_they_were_first(s3_proxy: Proxy) -> None:
+    """It asks whether the file is there, writes another one, and copies that over: snapshots are lost so."""
+    assert outcomes(PyArrowFileIO, s3_proxy) == [True, True]
+
+
+def test_ours_tells_one_of_them(s3_proxy: Proxy) -> None:
+    assert outcomes(S3FileIO, s3_proxy) == [False, True]
