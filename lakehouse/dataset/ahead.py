@@ -84,10 +84,10 @@ class Ahead:
         while True:
             while len(upcoming) < 2:  # what steps are drawn from, and what comes next
                 members = self._next_members(steps, waiting, only_one=first)
-                first = False
                 if not members:
                     break
-                self._begin(members)
+                self._begin(members, is_first=first)
+                first = False
                 upcoming.append(members)
             if not upcoming:
                 return
@@ -136,9 +136,9 @@ class Ahead:
         )
         return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
 
-    def _begin(self, members: Iterable[Rows]) -> None:
+    def _begin(self, members: Iterable[Rows], *, is_first: bool) -> None:
         refs = self._refs(members)
-        group = _Group(refs, self._keys(refs))
+        group = _Group(refs, self._keys(refs), is_first=is_first)
         if not group.left:
             return  # nothing to read
         with self._changed:
@@ -169,6 +169,7 @@ class Ahead:
         except BaseException as caught:  # noqa: BLE001 - raised where the values are waited for
             error = caught
         with self._changed:
+            group.reading -= 1
             if error is not None:
                 group.error = error
                 self._held_bytes -= size
@@ -183,10 +184,11 @@ class Ahead:
             if group.error is not None or not group.chunks:
                 continue
             rows, size = group.chunks[0]
-            # The first group is always read: a step waits for it.
-            if number and self._held_bytes + size > self._max_bytes:
+            # The first group is always read: a step waits for it. The very first step's is read before all else.
+            if number and (self._held_bytes + size > self._max_bytes or self._groups[0].is_urgent):
                 return None
             group.chunks.popleft()
+            group.reading += 1
             self._held_bytes += size
             return group, rows, size
         return None
@@ -209,6 +211,8 @@ class Ahead:
             if group is not None:
                 while group.error is None and not self._stop.asked and not group.has(keys):
                     self._changed.wait(_IDLE_S)
+                if self._stop.asked:  # nobody takes them any more
+                    return Fetched([FetchError("the iteration has ended")] * len(refs), FetchStats())
                 if group.error is not None and not isinstance(group.error, FetchError):
                     raise group.error
                 found = group.has(keys)
@@ -226,8 +230,10 @@ class Ahead:
 class _Group:
     """Ranges that are read together. Used with `Ahead`'s lock held."""
 
-    def __init__(self, refs: BlobRefs, keys: list[_Key | None]) -> None:
+    def __init__(self, refs: BlobRefs, keys: list[_Key | None], *, is_first: bool) -> None:
         self.refs = refs
+        self.reading = 0  # chunks under way
+        self._is_first = is_first
         self.chunks: deque[tuple[Any, int]] = deque()
         self.error: BaseException | None = None
         self.left = 0  # ranges not taken
@@ -249,6 +255,11 @@ class _Group:
         starts = np.flatnonzero(np.diff(chunk_of, prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
             self.chunks.append((order[start:stop], int(sizes[start:stop].sum())))
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the first batch waits for it."""
+        return self._is_first and self.error is None and bool(self.chunks or self.reading)
 
     def holds(self, keys: Sequence[_Key | None]) -> bool:
         """Whether these ranges are this group's, and not taken."""
