@@ -31,6 +31,7 @@ def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path) -> None:
         builder = Compacting(FIRST_SEED + chunk * 100 + n, catalog, outside)
         lake = builder.run()
         known = sorted({row["k"] for state in lake.states for row in state.rows})
+        latest = lake.table.latest().id
         gone = set(builder.rng.sample(known, min(len(known), builder.rng.choice((1, 3, len(known) // 2)))))
         report = lake.table.purge(f"k in ({', '.join(map(str, gone))})", orphans_older_than=timedelta(0))
         shown = [state for state in lake.states if gone & {row["k"] for row in state.rows}]
@@ -46,7 +47,8 @@ def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path) -> None:
             del builder.rows[k]
         builder.ids = {}
         builder.undeletable = False
-        builder.done("purge")
+        if lake.table.latest().id != latest:  # rows that only history held leave without a new snapshot
+            builder.done("purge")
         for step in (
             builder.append,
             builder.delete,

@@ -103,7 +103,7 @@ class PurgeReport:
             text = f"{self.table}: {rows} {would}removed, {self.files_rewritten} files {would}rewritten"
             text += f"; {len(self.snapshots_removed)} snapshots {would}dropped"
             if self.tags:
-                text += f"; written anew {would}: {', '.join(self.tags)}".replace(" would be :", " would be:")
+                text += f"; {would}written anew: {', '.join(self.tags)}"
         if self.files_removed:
             text += f"; {self.files_removed:,} files deleted, {self.bytes_removed:,} bytes"
         if self.unnamed:
