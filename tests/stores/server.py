@@ -65,8 +65,15 @@ def running_server() -> Iterator[S3Server]:
     environment = {"PATH": os.environ.get("PATH", ""), "HOME": folder}
     environment |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     with open(Path(folder) / "output", "wb") as output:
+        # The shell ends the server when its input does, which is when this process is gone, however it went.
         process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            ["sh", "-c", '"$@" & read _; kill -9 $!', "sh", *command],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
     try:
         server = S3Server(f"http://127.0.0.1:{s3}")
@@ -75,7 +82,7 @@ def running_server() -> Iterator[S3Server]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # a polite stop takes 3 s, and nothing of it is kept
-        process.wait()
+        process.communicate()
         shutil.rmtree(folder, ignore_errors=True)
 
 
