@@ -131,7 +131,7 @@ def test_ids_of_expiries_at_the_same_moment(table: lh.Table) -> None:
     for number, commit_id in enumerate(ids):
         table.append([row(number)], commit_id=commit_id)
     paimon = table.paimon
-    expiries = [threading.Thread(target=remember, args=(paimon, {commit_id: number})) for commit_id, number in ids.items()]
+    expiries = [threading.Thread(target=remember, args=(paimon, [(commit_id, number)])) for commit_id, number in ids.items()]
     for expiry in expiries:
         expiry.start()
     for expiry in expiries:
@@ -144,7 +144,7 @@ def test_ids_of_expiries_at_the_same_moment(table: lh.Table) -> None:
 def test_an_id_whose_snapshot_is_gone_already_is_not_carried_forward(table: lh.Table) -> None:
     table.append([row(0)], commit_id="x")
     with pytest.raises(lh.CommitError, match="snapshot 7 is gone, so commit id 'y' can't be carried forward"):
-        remember(table.paimon, {"x": 1, "y": 7})
+        remember(table.paimon, [("x", 1), ("y", 7)])
 
 
 def test_ids_carried_forward_that_can_not_be_read(table: lh.Table) -> None:

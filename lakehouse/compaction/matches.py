@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakehouse.compaction.ids import Ids
-from lakehouse.compaction.state import Source, sources, without_deletions
+from lakehouse.compaction.state import Source, schema_identity, sources, without_deletions
 from lakehouse.errors import NotFoundError
 from lakehouse.scan import Group, Groups, Version
 from lakehouse.scan import snapshot_identity as identity
@@ -101,7 +101,7 @@ class Finder:
 
     def __init__(self, where: Any) -> None:
         self._where = where
-        self._asked: dict[tuple[frozenset[str], int], npt.NDArray[np.int64]] = {}
+        self._asked: dict[tuple[frozenset[str], str], npt.NDArray[np.int64]] = {}
 
     def find(self, lines: Iterable[Line]) -> Matches:
         """Ask every snapshot and tag of these branches.
@@ -149,7 +149,7 @@ class Finder:
         from lakehouse.query.stream import rows
         from lakehouse.scan import ROW_ID
 
-        key = (names, version.paimon.table_schema.id)
+        key = (names, schema_identity(version))
         if key not in self._asked:
             tables = rows(version, Groups((group,)), [predicate], (), [])
             ids = [table.column(ROW_ID).to_numpy() for table in tables]

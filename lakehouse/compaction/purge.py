@@ -20,7 +20,7 @@ from lakehouse.compaction.plan import Bin
 from lakehouse.compaction.publish import Change, in_place_of
 from lakehouse.compaction.report import PurgeReport
 from lakehouse.compaction.rewrite import NewGroup, Written, rewrite
-from lakehouse.compaction.state import Source, check_indexes, entries
+from lakehouse.compaction.state import Source, check_indexes, entries, schema_identity
 from lakehouse.errors import CommitError
 from lakehouse.upkeep import Manifests, check_own_history, expire, load_roots, needed_names, remove_orphans, store_of
 from lakehouse.upstream import is_local, local_path
@@ -213,4 +213,4 @@ class _Rewrites:
 
 
 def _key(held: Held, source: Source, found: Matches) -> tuple[Any, ...]:
-    return source.files, source.item.live.without(found.of(source)).ranges, held.version.paimon.table_schema.id
+    return source.files, source.item.live.without(found.of(source)).ranges, schema_identity(held.version)

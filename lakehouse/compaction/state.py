@@ -73,6 +73,13 @@ def without_deletions(group: Group) -> Group:
     return replace(group, split=bare, deleted=0)
 
 
+def schema_identity(version: Version) -> str:
+    """What tells a version's columns from others: branches give one schema number and one field id to different columns."""
+    from pypaimon.common.json_util import JSON
+
+    return str(JSON.to_json(version.paimon.table_schema))
+
+
 def entries(paimon: Any, snapshot: Any) -> dict[str, Any]:
     """The manifest entries of a snapshot's files, with their statistics, by file name."""
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager

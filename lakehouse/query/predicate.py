@@ -20,6 +20,9 @@ from lakehouse.query.engine import Expression, daft
 from lakehouse.query.walk import Walk, columns_beyond_null_tests, columns_of, conjuncts, flat
 from lakehouse.schema import Columns, known_columns
 
+# A column that no table has; see `_of_sql`.
+_END = "_end_of_predicate"
+
 
 def checked_predicate(predicate: Any, columns: Columns) -> Expression:
     """A predicate as an expression over the table's columns.
@@ -33,10 +36,7 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
         SchemaError: not a predicate, SQL that can't be read, other types than the columns', or a test of a BLOB's bytes.
     """
     if isinstance(predicate, str):
-        try:
-            predicate = daft.sql_expr(predicate)
-        except Exception as error:  # Daft's own class for this is private
-            raise SchemaError(f"where({predicate!r}) can't be read as SQL: {cause_line(error)}") from error
+        predicate = _of_sql(predicate)
     if not isinstance(predicate, Expression):
         raise SchemaError(f"where() takes a Daft expression or SQL text, got {type(predicate).__name__}: {predicate!r}")
     known_columns(columns_of(predicate, columns), columns.arrow)
@@ -50,6 +50,22 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
         empty_frame(columns).where(predicate)
     except Exception as error:  # Daft's own class for this is private
         raise SchemaError(f"where({predicate}) does not fit the columns: {cause_line(error)}") from error
+    return predicate
+
+
+def _of_sql(text: str) -> Expression:
+    """SQL text as an expression.
+
+    Daft reads as far as it can and drops the rest without a word: ``id = 1, v = 2`` is ``id = 1`` to it. So the text is read
+    inside of parentheses, and what comes behind them has to be read, too.
+    """
+    try:
+        predicate = daft.sql_expr(f"({text}\n)")  # a new line ends a comment
+        read_whole = str(daft.sql_expr(f"({text}\n) OR {_END} = 0")).endswith(str(daft.sql_expr(f"{_END} = 0")) + "]")
+    except Exception as error:  # Daft's own class for this is private
+        raise SchemaError(f"where({text!r}) can't be read as SQL: {cause_line(error)}") from error
+    if not read_whole:
+        raise SchemaError(f"where({text!r}) can't be read as SQL: parentheses that don't match, or more than one expression")
     return predicate
 
 

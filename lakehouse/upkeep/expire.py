@@ -7,7 +7,7 @@ names files is read again, and only what none of it reaches is deleted. What a s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from operator import index
@@ -55,7 +55,10 @@ def rule_of(older_than: datetime | timedelta | None, keep_last: int | None, now:
     if isinstance(older_than, timedelta):
         if older_than < timedelta(0):
             raise ConfigError(f"older_than is a time span of zero or more, got {older_than!r}")
-        before = now - older_than
+        try:
+            before = now - older_than
+        except OverflowError:  # before the year 1: no snapshot is as old
+            before = datetime.min.replace(tzinfo=timezone.utc)
     elif isinstance(older_than, datetime):
         if older_than.utcoffset() is None:
             raise ConfigError(f"older_than has a time zone, got {older_than!r}; e.g. datetime.now(timezone.utc)")
@@ -186,9 +189,9 @@ def _drop(work: _Work, old: Sequence[Root], tags: Sequence[Root], snapshots: Seq
         ) from error
 
 
-def commit_ids(roots: Sequence[Root]) -> Mapping[str, int]:
-    """Commit id to snapshot number, of the snapshots that carry one."""
-    return {root.properties[COMMIT_ID]: root.id for root in roots if COMMIT_ID in root.properties}
+def commit_ids(roots: Sequence[Root]) -> list[tuple[str, int]]:
+    """Commit ids and snapshot numbers, of the snapshots that carry one."""
+    return [(root.properties[COMMIT_ID], root.id) for root in roots if COMMIT_ID in root.properties]
 
 
 def _point_earliest(work: _Work, number: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lakehouse.durable import publish_file
@@ -23,24 +23,24 @@ AUTO_PREFIX = "auto-"
 _OURS = "lakehouse."
 
 
-def remember(paimon: Any, ids: Mapping[str, int]) -> None:
+def remember(paimon: Any, ids: Iterable[tuple[str, int]]) -> None:
     """Keep commit ids findable once their snapshots are gone. To be called before the snapshots are deleted.
 
     Args:
         paimon: the table, or a branch of it.
-        ids: commit id to snapshot number. Left out are ids that begin with ``auto-``, which no caller chose, and those of
-            commits that a rollback undid.
+        ids: commit ids and snapshot numbers; an id that a rollback made free may be there again. Left out are ids that begin
+            with ``auto-``, which no caller chose, and those of commits that a rollback undid.
 
     Raises:
         CommitError: the file can't be written, or a snapshot is gone already; nothing was changed.
     """
-    chosen = {commit_id: number for commit_id, number in ids.items() if not commit_id.startswith(AUTO_PREFIX)}
+    chosen = [(commit_id, number) for commit_id, number in ids if not commit_id.startswith(AUTO_PREFIX)]
     if not chosen:
         return
     standing = {number for number, _ in commits(paimon)}
     manager = paimon.snapshot_manager()
     found: dict[str, Published] = {}
-    for commit_id, number in chosen.items():
+    for commit_id, number in chosen:
         snapshot = manager.get_snapshot_by_id(number)
         if snapshot is None:
             raise CommitError(

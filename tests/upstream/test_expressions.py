@@ -211,3 +211,9 @@ def test_small_integers_and_float32_make_float32() -> None:
     frame = daft.from_arrow(pa.table({"x": pa.array([0.1], pa.float32()), "y": pa.array([1], pa.int8())}))
     assert frame.select(col("x") + col("y")).to_arrow().schema.field(0).type == pa.float32()
     assert frame.select(col("x") + lit(1)).to_arrow().schema.field(0).type == pa.float64()
+
+
+def test_sql_behind_a_whole_expression_is_dropped() -> None:
+    """``lakehouse.query.predicate`` reads it in parentheses for that."""
+    for text in ("id = 1, v = 2", "id = 1; v = 2", "id = 1 WHERE v = 2"):
+        assert str(daft.sql_expr(text)) == str(daft.sql_expr("id = 1"))
