@@ -272,6 +272,7 @@ def test_fifty_broken_off_epochs_leak_nothing_in_workers(tmp_path: Path) -> None
     many = loader(image_index(tmp_path, 64), 2, "fork", decode={"image": Image()}, threads=2)
     opened = []
     gc.collect()
+    before = len(os.listdir("/proc/self/fd"))  # of other tests, which a forked worker inherits
     for _ in range(50):
         for number, batch in enumerate(many):
             if number == 4:
@@ -280,7 +281,7 @@ def test_fifty_broken_off_epochs_leak_nothing_in_workers(tmp_path: Path) -> None
         opened.append(open_files(many))
     # Batches on their way are open files too, a few more or less by chance; one leaked each epoch would make it 25.
     assert max(map(max, opened[25:])) <= max(map(max, opened[:25])) + 8
-    assert max(map(max, opened)) < 100
+    assert max(map(max, opened)) < before + 80
 
 
 def failing(data: bytes, rng: np.random.Generator) -> Any:
