@@ -180,7 +180,9 @@ class Catalog:
 
         database, table = split_table_name(name)
         full = f"{database}.{table}"
-        wanted = paimon_schema(as_arrow(schema), partition_by, {**self._table_defaults(), **(options or {})}, uuid.uuid4().hex)
+        if options is None or isinstance(options, Mapping):  # anything else is refused there
+            options = {**self._table_defaults(), **(options or {})}
+        wanted = paimon_schema(as_arrow(schema), partition_by, options, uuid.uuid4().hex)
         self.create_database(database)
         try:
             with self._writing(f"table {full} can't be made"):
