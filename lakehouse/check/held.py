@@ -151,14 +151,7 @@ class Reader:
         )
 
     def _index(self, content: Content, record: dict[str, Any]) -> None:
-        file = IndexFile(
-            record["_FILE_NAME"],
-            record["_PARTITION"],
-            record["_BUCKET"],
-            record["_INDEX_TYPE"],
-            record.get("_EXTERNAL_PATH"),
-            record["_FILE_SIZE"],
-        )
+        file = IndexFile.of(record)
         path = self._whole(self._places.index(file))
         content.index.append((path, file.size_bytes))
         for part in record.get("_DELETIONS_VECTORS_RANGES") or ():

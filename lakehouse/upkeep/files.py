@@ -57,6 +57,18 @@ class IndexFile(NamedTuple):
     external_path: str | None
     size_bytes: int
 
+    @staticmethod
+    def of(record: dict[str, Any]) -> IndexFile:
+        """Of an entry of an index manifest."""
+        return IndexFile(
+            record["_FILE_NAME"],
+            record["_PARTITION"],
+            record["_BUCKET"],
+            record["_INDEX_TYPE"],
+            record.get("_EXTERNAL_PATH"),
+            record["_FILE_SIZE"],
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
@@ -154,18 +166,7 @@ class Manifests:
         return Manifest(tuple((record["_KIND"] == _ADD, data_file(record)) for record in self._records(name)))
 
     def _index(self, name: str) -> tuple[IndexFile, ...]:
-        return tuple(
-            IndexFile(
-                record["_FILE_NAME"],
-                record["_PARTITION"],
-                record["_BUCKET"],
-                record["_INDEX_TYPE"],
-                record.get("_EXTERNAL_PATH"),
-                record["_FILE_SIZE"],
-            )
-            for record in self._records(name)
-            if record["_KIND"] == _ADD
-        )
+        return tuple(IndexFile.of(record) for record in self._records(name) if record["_KIND"] == _ADD)
 
     def _records(self, name: str) -> list[dict[str, Any]]:
         path = f"manifest/{name}"
