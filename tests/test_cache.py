@@ -384,3 +384,24 @@ def test_nothing_readable_names_the_data(tmp_path: Path) -> None:
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
     assert pickle.loads(pickle.dumps(cache)).path == cache.path
     assert repr(cache) == f"Cache({str(tmp_path / 'cache')!r}, max_bytes={LEAST})"
+
+
+def _opens_it(path: str, at: float) -> None:
+    store = lh.Cache(path, 64 * MIB).store
+    while time.time() < at:
+        pass
+    key = os.urandom(16)
+    store.put({key: b"x" * 100})
+    raise SystemExit(0 if store.get([key]) else 1)
+
+
+def test_processes_that_open_a_new_one_at_the_same_moment_all_use_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for repetition in range(25):  # before openings took turns, two of three repetitions had a process that fell out
+        at = time.time() + 0.03
+        processes = [context.Process(target=_opens_it, args=(str(tmp_path / f"{repetition}"), at)) for _ in range(6)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 6

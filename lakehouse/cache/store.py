@@ -13,6 +13,7 @@ were weighed: diskcache unpickles what lies in its folder, fsspec's caches know 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -266,6 +267,17 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # One process at a time: a change of journal mode fails at once where others hold the file, it never waits, and
+            # a file that is half set up looks like a stranger's.
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            return self._open_alone()
+        finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)  # closing is not enough where a process forked meanwhile has it open too
+            os.close(folder)
+
+    def _open_alone(self) -> sqlite3.Connection:
         index = sqlite3.connect(self._folder / _INDEX, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
         try:
             (application,) = index.execute("PRAGMA application_id").fetchone()
