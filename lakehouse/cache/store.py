@@ -22,7 +22,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -350,9 +350,10 @@ class _File:
         self.fd = -1
         self.fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
-    def __del__(self) -> None:
+    # A default: while the interpreter ends, the names of this module may be gone before its last file is.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            close(self.fd)
 
 
 def _write_all(fd: int, value: bytes | memoryview, offset: int) -> None:

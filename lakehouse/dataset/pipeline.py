@@ -120,7 +120,9 @@ class Pipeline(Generic[W]):
         self._by_itself = False  # the consumer does such tasks
         self._handed_over_s = 0.0
         self._pid = os.getpid()
+        self._closed = False
         self.seconds_waiting = 0.0
+        _open.add(self)
 
     def __iter__(self) -> Iterator[W]:
         return self
@@ -169,6 +171,9 @@ class Pipeline(Generic[W]):
 
     def close(self) -> None:
         """Stops and joins the threads. Steps in flight are dropped. Safe to call twice and from any thread."""
+        if self._closed:  # while the interpreter ends, the names of this module may be gone when the last one lets go
+            return
+        self._closed = True
         self._stop.asked = True
         if os.getpid() != self._pid:  # a forked child has the object, but not its threads, and locks in any state
             return
@@ -306,7 +311,6 @@ class Pipeline(Generic[W]):
                         thread.start()
                         self._threads.append(thread)
                     self._queues[lane] = lane_queue
-                    _open.add(self)
         return self._queues[lane]
 
 

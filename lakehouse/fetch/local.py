@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -145,11 +144,14 @@ class _OpenFile:
             raise OSError(errno.EINVAL, "not a regular file", path)
         self.size = status.st_size
 
-    def close(self) -> None:
+    # A default: while the interpreter ends, the names of this module may be gone before its last file is.
+    def close(self, close: Callable[[int], None] = os.close) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+            try:  # noqa: SIM105 - `contextlib` may be gone as well
+                close(fd)
+            except OSError:
+                pass
 
     def __del__(self) -> None:
         self.close()
