@@ -54,6 +54,16 @@ def test_rollback_is_a_commit_of_the_server(rest: RestServer, table: lh.Table) -
     ]
 
 
+def test_a_branch_knows_the_commit_ids_of_its_rows(table: lh.Table) -> None:
+    table.append(rows(3), commit_id="a")
+    table.append(rows(4), commit_id="x")
+    table.append(rows(5), commit_id="b")
+    branch = table.create_branch("dev", snapshot=5)
+    assert [branch.append(rows(9), commit_id=commit_id).snapshot_id for commit_id in "axb"] == [4, 5, 6]
+    assert ids(branch) == [0, 1, 2, 3, 4, 9]
+    assert table.append(rows(3), commit_id="a").snapshot_id == 4
+
+
 def test_branches_are_the_servers(rest: RestServer, table: lh.Table) -> None:
     dev = table.create_branch("dev", snapshot=2)
     assert (table.branches(), rest.count("POST branches")) == (["dev"], 1)

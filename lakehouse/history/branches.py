@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lakehouse.durable import publish_file, sync_files
@@ -15,7 +16,9 @@ from lakehouse.upstream import is_local, is_served, local_path
 _PREFIX = "branch-"
 
 
-def write_branch(paimon: Any, name: str, snapshot: Any, *, latest: bool = False) -> bool:
+def write_branch(
+    paimon: Any, name: str, snapshot: Any, *, latest: bool = False, more: Mapping[str, str] = MappingProxyType({})
+) -> bool:
     """Make a branch that begins with a snapshot's content. False when the name is taken.
 
     Upstream makes an empty one where no tag is given, and can't begin at a tag whose snapshot has expired.
@@ -25,6 +28,7 @@ def write_branch(paimon: Any, name: str, snapshot: Any, *, latest: bool = False)
         name: of the branch, checked.
         snapshot: a pypaimon snapshot; None: the branch begins empty, as the table is.
         latest: with the table's present columns, also those that no snapshot has yet; else with the snapshot's.
+        more: further files, by path below the branch's folder.
 
     Raises:
         OSError: the store refuses.
@@ -34,10 +38,14 @@ def write_branch(paimon: Any, name: str, snapshot: Any, *, latest: bool = False)
     root = str(paimon.table_path).rstrip("/")
     folder = f"{root}/branch"
     if is_served(paimon):
-        return ServedBranches(paimon).write(name, snapshot)
+        if not ServedBranches(paimon).write(name, snapshot):
+            return False
+        for path, text in more.items():
+            paimon.file_io.write_file(f"{folder}/{_PREFIX}{name}/{path}", text, True)
+        return True
     last = paimon.schema_manager.latest().id if snapshot is None or latest else snapshot.schema_id
     schemas = [f"schema/schema-{number}" for number in range(last + 1)]
-    files = {path: paimon.file_io.read_file_utf8(f"{root}/{path}") for path in schemas}
+    files = {path: paimon.file_io.read_file_utf8(f"{root}/{path}") for path in schemas} | dict(more)
     if snapshot is not None:
         plain = snapshot.trim_to_snapshot() if hasattr(snapshot, "trim_to_snapshot") else snapshot
         files |= {f"snapshot/{hint}": str(snapshot.id) for hint in ("EARLIEST", "LATEST")}

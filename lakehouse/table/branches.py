@@ -12,7 +12,7 @@ from lakehouse.scan import snapshot_identity
 from lakehouse.table.versions import Versions
 from lakehouse.upkeep import alone
 from lakehouse.upstream import snapshots_of
-from lakehouse.write import publish_one
+from lakehouse.write import LEDGER, inherited, publish_one
 
 if TYPE_CHECKING:
     from lakehouse.table import Table
@@ -79,7 +79,9 @@ class Branches(Versions):
             with alone(paimon, "create_branch"):  # so that the version does not expire before the branch names its files
                 latest = tag is None and snapshot is None
                 version = self.latest() if latest else self.at(tag=tag, snapshot=snapshot)
-                made = write_branch(paimon, name, version.version.snapshot, latest=latest)
+                begins = version.version.snapshot
+                more = {} if begins is None else {LEDGER: inherited(paimon, begins)}
+                made = write_branch(paimon, name, begins, latest=latest, more=more)
         except OSError as error:
             raise CommitError(f"{self.name}: branch {name!r} can't be written ({cause_line(error)})") from error
         if not made:

@@ -24,7 +24,7 @@ from lakehouse.upkeep.roots import Root, consumed_from
 from lakehouse.upkeep.store import Store, store_of
 from lakehouse.upkeep.tags import tag_info
 from lakehouse.upstream import is_local, is_served, local_path
-from lakehouse.write import COMMIT_ID, remember
+from lakehouse.write import Published, ours, remember
 
 _MAIN = "main"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -175,7 +175,7 @@ def _expire(work: _Work, *, dry_run: bool, progress: Progress) -> ExpireReport:
 
 def _drop(work: _Work, old: Sequence[Root], tags: Sequence[Root], snapshots: Sequence[Root]) -> None:
     """Remove tags and snapshots, after all that must outlive them is written."""
-    remember(work.paimon, commit_ids(old))
+    remember(work.paimon, [published(root) for root in old])
     if old:
         _point_earliest(work, snapshots[len(old)].id)
     root = None
@@ -189,9 +189,9 @@ def _drop(work: _Work, old: Sequence[Root], tags: Sequence[Root], snapshots: Seq
         ) from error
 
 
-def commit_ids(roots: Sequence[Root]) -> list[tuple[str, int]]:
-    """Commit ids and snapshot numbers, of the snapshots that carry one."""
-    return [(root.properties[COMMIT_ID], root.id) for root in roots if COMMIT_ID in root.properties]
+def published(root: Root) -> Published:
+    """What a snapshot's file says of its commit."""
+    return Published(root.id, root.time_millis, str(root.content.get("commitKind")), ours(root.properties))
 
 
 def _point_earliest(work: _Work, number: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
-from lakehouse.upstream import snapshot_of
-from lakehouse.write.ledger import AUTO_PREFIX, lookup
-from lakehouse.write.published import Published, commits
+from lakehouse.errors import ConfigError
+from lakehouse.write.ledger import AUTO_PREFIX
+from lakehouse.write.lineage import lineage
+from lakehouse.write.published import Published
 
 _LONGEST = 256
 
@@ -44,16 +44,4 @@ def find_commit(paimon: Any, commit_id: str) -> Published | None:
         NotFoundError: the snapshots can't be read.
         CommitError: the ids of expired ones can't be read.
     """
-    try:
-        for number, found in commits(paimon):
-            if found != commit_id:
-                continue
-            snapshot = snapshot_of(paimon.snapshot_manager(), number)
-            if snapshot is not None:
-                return Published.of(snapshot)
-    except CommitError:
-        raise
-    except (RuntimeError, OSError, ValueError) as error:
-        where = paimon.identifier.get_full_name()
-        raise NotFoundError(f"{where}: its snapshots can't be read ({cause_line(error)})") from error
-    return lookup(paimon, commit_id)  # after the snapshots: expiry writes here first, and deletes then
+    return next((commit for commit in lineage(paimon) if commit.commit_id == commit_id), None)

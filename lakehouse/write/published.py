@@ -1,12 +1,13 @@
-"""What snapshots say about their commits, and the commits that a table's latest content comes from, newest first."""
+"""What snapshots say about their commits: each snapshot file is read once per process."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from sys import intern
 from typing import Any
 
 from lakehouse.upstream import is_local, local_path
@@ -18,6 +19,7 @@ ROWS = "lakehouse.rows"
 BYTES = "lakehouse.bytes"
 RESTORED = "lakehouse.restored-snapshot"  # of a rollback's snapshot: the number of the one whose content it has again
 
+_OURS = "lakehouse."
 _THREADS = 16
 _FEW = 32  # so many snapshots are read one after the other
 
@@ -30,7 +32,7 @@ class Published:
         id: snapshot number.
         time_millis: when it was committed, milliseconds since 1970 in UTC.
         commit_kind: ``APPEND``, ``OVERWRITE``, ...
-        properties: of the snapshot; of an expired one those that this package wrote.
+        properties: of the snapshot, those that this package wrote.
     """
 
     id: int
@@ -41,8 +43,27 @@ class Published:
     @staticmethod
     def of(snapshot: Any) -> Published:
         """Of a pypaimon snapshot."""
-        properties = dict(snapshot.properties or {})
-        return Published(int(snapshot.id), int(snapshot.time_millis), str(snapshot.commit_kind), properties)
+        return Published(int(snapshot.id), int(snapshot.time_millis), str(snapshot.commit_kind), ours(snapshot.properties))
+
+    @property
+    def commit_id(self) -> str | None:
+        """The id that its writer gave; None where another engine wrote it."""
+        return self.properties.get(COMMIT_ID)
+
+    @property
+    def is_rollback(self) -> bool:
+        """Whether it has the content of an earlier snapshot again."""
+        return str(self.properties.get(RESTORED, "")).isdecimal()
+
+    @property
+    def parent(self) -> int:
+        """The number of the snapshot that its content comes from: the one before; of a rollback, the one gone back to."""
+        return min(int(self.properties[RESTORED]), self.id - 1) if self.is_rollback else self.id - 1
+
+
+def ours(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """The properties that this package wrote. Their names are held once, whatever the number of snapshots."""
+    return {intern(name): value for name, value in (properties or {}).items() if name.startswith(_OURS)}
 
 
 @dataclass(frozen=True)
@@ -50,41 +71,22 @@ class _Line:
     """What is kept of one snapshot. A snapshot's file never changes; ``mark`` tells it from another of the same number."""
 
     mark: str
-    commit_id: str | None
-    parent: int
+    published: Published
 
 
 # By the snapshots' folder: an import of n commits reads n snapshot files in all, not n each time.
 _KNOWN: dict[str, dict[int, _Line]] = {}
 
 
-def commits(paimon: Any) -> Iterator[tuple[int, str | None]]:
-    """(snapshot number, commit id) of the snapshots that can be read and that the latest content comes from, newest first.
-
-    A rollback's snapshot has the content of an earlier one: what was committed between the two is undone, and left out.
+def snapshots_there(paimon: Any) -> dict[int, Published]:
+    """The snapshots whose files can be read, by number.
 
     Raises:
         RuntimeError, OSError, ValueError: they can't be read.
     """
-    manager = paimon.snapshot_manager()
-    latest = manager.get_latest_snapshot()
-    if latest is None:
-        return
-    lines = _lines(paimon, int(latest.id))
-    number, oldest = int(latest.id), min(lines, default=0)
-    while number >= oldest and number > 0:
-        line = lines.get(number)
-        if line is None:  # it expired while newer ones stay
-            number -= 1
-            continue
-        yield number, line.commit_id
-        number = line.parent
-
-
-def _lines(paimon: Any, latest: int) -> dict[int, _Line]:
-    manager = paimon.snapshot_manager()
+    folder = str(paimon.snapshot_manager().snapshot_dir)
     read = partial(_line, paimon)
-    known = _KNOWN.setdefault(str(manager.snapshot_dir), {})
+    known = _KNOWN.setdefault(folder, {})
     newest = max(known, default=None)
     if newest is not None and read(newest) != known[newest]:
         # Expired, or history was cut back by another engine and went on with the same numbers.
@@ -92,14 +94,14 @@ def _lines(paimon: Any, latest: int) -> dict[int, _Line]:
     numbers = [int(name[9:]) for name in _names(paimon) if name.startswith("snapshot-") and name[9:].isdecimal()]
     for gone in known.keys() - set(numbers):
         known.pop(gone, None)
-    missing = sorted(number for number in {*numbers, latest} if number not in known)
-    if len(missing) <= _FEW or is_local(manager.snapshot_dir):
+    missing = sorted(number for number in numbers if number not in known)
+    if len(missing) <= _FEW or is_local(folder):
         found = [read(number) for number in missing]
     else:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakehouse-snapshots") as pool:
             found = list(pool.map(read, missing))
     known.update({number: line for number, line in zip(missing, found, strict=True) if line is not None})
-    return dict(known)
+    return {number: line.published for number, line in list(known.items())}
 
 
 def _names(paimon: Any) -> list[str]:
@@ -120,7 +122,5 @@ def _line(paimon: Any, number: int) -> _Line | None:
         if paimon.file_io.exists(path):
             raise
         return None
-    properties = stored.get("properties") or {}
-    restored = str(properties.get(RESTORED, ""))
-    parent = min(int(restored), number - 1) if restored.isdecimal() else number - 1
-    return _Line(str(stored.get("deltaManifestList")), properties.get(COMMIT_ID), parent)
+    published = Published(number, int(stored["timeMillis"]), str(stored["commitKind"]), ours(stored.get("properties")))
+    return _Line(str(stored.get("deltaManifestList")), published)

@@ -12,7 +12,6 @@ from lakehouse.errors import CommitError, CommitUnknownError, cause_line
 from lakehouse.upstream import is_local, local_path
 from lakehouse.write.commit import name_of
 from lakehouse.write.ids import new_commit_id
-from lakehouse.write.ledger import forget
 from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS
 
 _ATTEMPTS = 100
@@ -46,7 +45,6 @@ def publish_restored(paimon: Any, target: Any) -> tuple[Any, Any]:
             paths = [local_path(name) for name in lists]
             sync_files([*paths, paths[0].parent])
         if publish_one(paimon, snapshot, latest):
-            forget(paimon, after=int(target.id))
             return snapshot, latest
         for name in lists:
             paimon.file_io.delete_quietly(name)
