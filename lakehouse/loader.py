@@ -16,21 +16,18 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 
 from lakehouse.dataset import options
 from lakehouse.dataset.badrows import Budget, Report
 from lakehouse.dataset.dataset import Dataset
-from lakehouse.dataset.memory import Memory
-from lakehouse.dataset.pipeline import Pipeline
+from lakehouse.dataset.dealt import Dealt, Item, items
 from lakehouse.dataset.stage import stage
 from lakehouse.dataset.state import Start
-from lakehouse.dataset.steps import Step
-from lakehouse.dataset.wire import pack, unpack
+from lakehouse.dataset.wire import unpack
 from lakehouse.errors import ConfigError, LakehouseError, ResumeError, cause_line
 
 StartMethod: TypeAlias = Literal["fork", "forkserver", "spawn"]
-Item: TypeAlias = tuple[int, Any, Report]  # step number, batch, what happened while it was made
 
 _GUARD = 'a script that uses workers is imported again by each of them: put what it does under `if __name__ == "__main__":`'
 
@@ -257,7 +254,7 @@ class Loader:
     def _source(self) -> Iterator[Item]:
         if self._workers:
             return self._from_workers()
-        return _items(self._dataset.steps(self._epoch, self._step, pinned=self._pinned), lambda batch: batch)
+        return items(self._dataset.steps(self._epoch, self._step, pinned=self._pinned), lambda batch: batch)
 
     def _from_workers(self) -> Iterator[Item]:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -268,7 +265,7 @@ class Loader:
             warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
             if self._torch_loader is None:
                 self._torch_loader = DataLoader(
-                    _Dealt(self._dataset, self._start),
+                    Dealt(self._dataset, self._start),
                     batch_size=None,
                     num_workers=self._workers,
                     collate_fn=_as_is,
@@ -286,7 +283,7 @@ class Loader:
             except RuntimeError as error:
                 raise self._worker_death(error) from error
 
-    def _worker_death(self, error: RuntimeError) -> LakehouseError:
+    def _worker_death(self, error: Exception) -> LakehouseError:
         self._torch_loader = None
         if self._held is not None:
             self._held.detach()
@@ -309,7 +306,7 @@ class Loader:
             except Exception as error:
                 if not self._workers:
                     raise
-                if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+                if _tells_of_death(error):
                     raise self._worker_death(error) from error
                 # The worker's traceback is in the text; this process's own would tie torch's iterator into a cycle.
                 raise error.with_traceback(None) from None
@@ -365,34 +362,19 @@ class _Epoch(Iterator[Any]):
             source.close()
 
 
-class _Dealt(IterableDataset[Any]):
-    """The steps of one worker process."""
-
-    def __init__(self, dataset: Dataset, start: Start) -> None:
-        self._dataset = dataset
-        self._start = start
-
-    def __iter__(self) -> Iterator[Item]:
-        info = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        # Read now, not at the first next(): from here on the main process may not change it.
-        epoch, first = self._start.read()
-        pipeline = self._dataset.steps(epoch, first, worker=worker, workers=workers)
-        memory = Memory("shared")
-        return _items(pipeline, lambda batch: pack(batch, memory))
-
-
-def _items(pipeline: Pipeline[Step], wrap: Callable[[Any], Any]) -> Iterator[Item]:
-    try:
-        for step in pipeline:
-            yield step.rows.step, wrap(step.take_batch()), step.report
-    finally:
-        pipeline.close()
-
-
 @stage("wait")
 def _wait_for(source: Iterator[Item]) -> Item:
     return next(source)
+
+
+def _tells_of_death(error: Exception) -> bool:
+    """Whether a worker process is gone, and not just one of its batches.
+
+    What torch notices first decides the type: the process, or the end of the line to it, through which tensors come.
+    """
+    if "in DataLoader worker process" in str(error):  # raised there
+        return False
+    return isinstance(error, (ConnectionError, EOFError, FileNotFoundError)) or "DataLoader worker" in str(error)
 
 
 def _let_go(_: DataLoader[Any]) -> None:

@@ -178,7 +178,9 @@ def test_any_topology_with_workers(tmp_path: Path, workers: int) -> None:
 
 
 class SlowStart:
-    """A fetcher that takes long to arrive in some worker processes."""
+    """A fetcher with which some worker processes take long to start."""
+
+    late_s = 0.0  # of forked children, which unpickle nothing
 
     def __init__(self, inner: Fetcher) -> None:
         self.inner = inner
@@ -191,25 +193,33 @@ class SlowStart:
 
     def __setstate__(self, inner: Fetcher) -> None:
         if multiprocessing.current_process().name != "MainProcess":
-            time.sleep(0.4 * (os.getpid() % 3))
+            time.sleep(0.3 * (os.getpid() % 3))
         self.inner = inner
 
 
-def test_workers_that_start_slowly_lose_no_step(tmp_path: Path) -> None:
+os.register_at_fork(after_in_child=lambda: time.sleep(SlowStart.late_s * (os.getpid() % 3)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_that_start_slowly_lose_no_step(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole epochs, a loop left at once, and a state loaded before all of them run."""
+    monkeypatch.setattr(SlowStart, "late_s", 0.3 if method == "fork" else 0.0)
     index = raw_index(tmp_path, 80)
     single = loader(index)
     expected = [*ids(single), *ids(single)]
-    slow = loader(index, 3, "forkserver", fetcher=SlowStart(index.fetcher()))
-    got = [*ids(slow), *ids(slow)]
-    assert got == expected
-    middle = loader(index, 3, "forkserver", fetcher=SlowStart(index.fetcher()))
-    middle.load_state_dict({**single.state_dict(), "epoch": 1, "position": 44})
-    assert ids(middle) == expected[20 + 11 :]
+    slow = loader(index, 3, method, fetcher=SlowStart(index.fetcher()))
+    iter(slow)  # nothing is taken
+    assert ids(islice(slow, 1)) == expected[:1]
+    slow.load_state_dict({**single.state_dict(), "epoch": 1, "position": 44})
+    assert ids(slow) == expected[20 + 11 :]
+    slow.dataset.set_epoch(0)
+    assert [*ids(slow), *ids(slow)] == expected
 
 
-def test_break_with_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_break_with_workers(tmp_path: Path, method: str) -> None:
     index = raw_index(tmp_path, 40)
-    many = loader(index, 2, "fork")
+    many = loader(index, 2, method)
     expected = ids(loader(index))
     for _ in range(3):
         assert ids(islice(many, 3)) == expected[:3]
@@ -301,6 +311,30 @@ def test_a_mistake_in_a_worker_shows_the_users_line(tmp_path: Path, method: str)
         list(many)
 
 
+def stop_there(batch: Any, rngs: Any) -> Any:
+    if 17 in batch["id"].tolist():
+        raise StopIteration  # the user's own line: a `next` that found nothing, which must not look like an epoch's end
+    return batch
+
+
+def exit_there(batch: Any, rngs: Any) -> Any:
+    if 17 in batch["id"].tolist():
+        sys.exit("the user's own line")
+    return batch
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transform", [stop_there, exit_there])
+def test_a_transform_in_a_worker_shows_the_users_line(tmp_path: Path, method: str, transform: Any) -> None:
+    many = loader(raw_index(tmp_path, 40), 2, method, shuffle=None, transform=transform, on_error="skip")
+    batches = iter(many)
+    assert ids(islice(batches, 4)) == [list(range(i, i + 4)) for i in range(0, 16, 4)]
+    with pytest.raises(LakehouseError, match="the user's own line"):
+        next(batches)
+    many.load_state_dict({**many.state_dict(), "position": 20})
+    assert len(ids(many)) == 5  # the processes live on
+
+
 def die(batch: Any, rngs: Any) -> Any:
     os._exit(7)
 
@@ -308,6 +342,47 @@ def die(batch: Any, rngs: Any) -> Any:
 def test_the_death_of_a_worker_is_explained(tmp_path: Path) -> None:
     with pytest.raises(LakehouseError, match=r"exited unexpectedly.*__main__.*/dev/shm"):
         list(loader(raw_index(tmp_path, 40), 1, "fork", transform=die))
+
+
+_KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from lakehouse.decode import Image
+from lakehouse.errors import LakehouseError
+from tests.training import Maker, ids, image_index
+index = image_index(Path(sys.argv[1]), 400)
+expected = ids(Maker(index, batch_size=4, decode={"image": Image()})())
+for trial in range(8):
+    loader = Maker(index, "fork", batch_size=4, decode={"image": Image()})(workers=2)
+    try:
+        batches = iter(loader)
+        got = [next(batches)["id"].tolist()]
+        victim = loader._torch_loader._iterator._workers[trial % 2].pid
+        killer = threading.Timer(0.005 * trial, os.kill, (victim, signal.SIGKILL))
+        killer.start()
+        for batch in batches:
+            got.append(batch["id"].tolist())
+            time.sleep(0.001)
+    except LakehouseError as error:
+        assert "killed for its memory" in str(error), error
+    except RuntimeError as error:
+        assert "is killed by signal" in str(error)  # torch's signal handler, in the middle of the lines above
+        continue
+    killer.join()
+    assert loader.state_dict()["position"] == 4 * len(got) < 400, len(got)
+    loader.load_state_dict(loader.state_dict())
+    assert got + ids(loader) == expected  # with new processes
+print("ok")
+"""
+
+
+def test_a_worker_that_is_killed_is_explained_and_replaced(tmp_path: Path) -> None:
+    """Which of torch's parts notices first is up to the moment: all of them mean the same."""
+    run = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=100, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
 _UNGUARDED = """

@@ -27,6 +27,7 @@ from lakehouse.testing import assert_elastic, assert_resumable
 from tests.training import Maker, ids, image_index, make_index, raw_index
 
 ROOT = Path(__file__).parent.parent
+METHODS = ("fork", "forkserver", "spawn")
 
 
 def loader(index: RowIndex, workers: int = 0, method: str | None = "fork", **options: Any) -> Loader:
@@ -59,8 +60,31 @@ def test_resume_with_worker_processes(tmp_path: Path) -> None:
     assert_resumable(make, topologies=[(1, 2), (2, 1), (1, 3)], epochs=1)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_resume_under_other_start_methods(index: RowIndex, method: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_that_live_on_resume_after_every_step(index: RowIndex, method: str) -> None:
+    """The same processes are sent to each place of two epochs, one after the other, and go on into the next epoch."""
+    expected, states = [], []
+    single = loader(index, batch_size=12)
+    for _ in range(4):
+        for batch in single:
+            states.append(stored(single.state_dict()))
+            expected.append(batch["id"].tolist())
+    steps = len(single)
+    # Saved by one process, and gone on with by two ranks with two worker processes and three.
+    ranks = [loader(index, 2 + rank, method, batch_size=6, rank=rank, world=2) for rank in (0, 1)]
+    for done, state in enumerate(states[: 2 * steps], 1):
+        parts = []
+        for one in ranks:
+            one.load_state_dict(state)
+            rest = ids(one)
+            parts.append(rest + ids(islice(one, 2)))  # the rest of its epoch, and a loop that is left
+        got = [left + right for left, right in zip(*parts, strict=True)]
+        end = (done // steps + 1) * steps
+        assert got == expected[done : end + 2], done
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_resume_under_every_start_method(index: RowIndex, method: str) -> None:
     """Three segments make the whole, with persistent workers across the epoch's end."""
     single = loader(index, batch_size=6)
     expected = ids(single) + ids(single)
@@ -335,19 +359,20 @@ def test_a_state_of_the_data_set_fits_the_same_split_only(index: RowIndex) -> No
 
 
 _RANK = """
-import json, os, sys, time
+import json, sys, time
 from pathlib import Path
 import torch.distributed as dist
 from lakehouse.dataset import Dataset
 from lakehouse.loader import Loader
 from tests.training import raw_index
-folder, rank, world, size, slow = Path(sys.argv[1]), *map(int, sys.argv[2:6])
-dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{sys.argv[6]}", rank=rank, world_size=world)
-loader = Loader(Dataset(raw_index(folder / f"data-{rank}", 96), batch_size=size, seed=3))
+folder, rank, world, size, slow, workers = Path(sys.argv[1]), *map(int, sys.argv[2:7])
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{sys.argv[7]}", rank=rank, world_size=world)
+dataset = Dataset(raw_index(folder / f"data-{rank}", 96), batch_size=size, seed=3)
+loader = Loader(dataset, workers=workers, start_method="fork")
 if (folder / "state.json").exists():
     loader.load_state_dict(json.loads((folder / "state.json").read_text()))
-with open(folder / f"out-{sys.argv[6]}-{rank}", "w") as out:
-    for epoch in range(loader.epoch, 2):
+with open(folder / f"out-{sys.argv[7]}-{rank}", "w") as out:
+    for epoch in range(loader.epoch, 3):
         for batch in loader:
             dist.barrier()
             print(json.dumps([loader.state_dict(), batch["id"].tolist()]), file=out, flush=True)
@@ -355,10 +380,10 @@ with open(folder / f"out-{sys.argv[6]}-{rank}", "w") as out:
 """
 
 
-def _run_ranks(folder: Path, world: int, size: int, slow_ms: int, name: str) -> list[subprocess.Popen[bytes]]:
+def _run_ranks(folder: Path, world: int, size: int, slow_ms: int, workers: int, name: str) -> list[subprocess.Popen[bytes]]:
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     environment["PYTHONPATH"] = str(ROOT)
-    arguments = [str(size), str(slow_ms), name]
+    arguments = [str(size), str(slow_ms), str(workers), name]
     return [
         subprocess.Popen([sys.executable, "-c", _RANK, str(folder), str(rank), str(world), *arguments], env=environment)
         for rank in range(world)
@@ -371,25 +396,35 @@ def _lines(folder: Path, name: str, rank: int) -> list[Any]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def test_two_gloo_processes_killed_and_resumed_as_one_and_two(tmp_path: Path) -> None:
-    expected_loader = loader(raw_index(tmp_path / "expected", 96), batch_size=8, seed=3)
-    expected = ids(expected_loader) + ids(expected_loader)
-    ranks = _run_ranks(tmp_path, 2, 4, 30, "first")
+def _killed(folder: Path, name: str, ranks: list[subprocess.Popen[bytes]], steps: int) -> list[list[int]]:
+    """What ranks that are killed after so many steps had all taken; the state behind it is left for the next ones."""
     until = time.monotonic() + 60
-    while min(len(_lines(tmp_path, "first", rank)) for rank in (0, 1)) < 5 and time.monotonic() < until:
+    while min(len(_lines(folder, name, rank)) for rank in range(len(ranks))) < steps and time.monotonic() < until:
         time.sleep(0.02)
     for process in ranks:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    lines = [_lines(tmp_path, "first", rank) for rank in (0, 1)]
-    done = min(len(part) for part in lines)
-    assert 5 <= done < 24
-    assert lines[0][done - 1][0] == lines[1][done - 1][0]
-    got = [one[1] + other[1] for one, other in zip(*(part[:done] for part in lines), strict=True)]
-    (tmp_path / "state.json").write_text(json.dumps(lines[0][done - 1][0]))
-    for process in _run_ranks(tmp_path, 1, 8, 0, "second"):
+    lines = [_lines(folder, name, rank) for rank in range(len(ranks))]
+    done = min(map(len, lines))
+    assert done >= steps
+    states = [part[done - 1][0] for part in lines]
+    assert all(state == states[0] for state in states)
+    (folder / "state.json").write_text(json.dumps(states[0]))
+    return [[i for _, part in step for i in part] for step in zip(*(part[:done] for part in lines), strict=True)]
+
+
+def test_two_gloo_processes_killed_and_resumed_as_one_and_as_two(tmp_path: Path) -> None:
+    """Two ranks, killed; one, killed in the next epoch; two again, with worker processes of their own, to the end."""
+    expected_loader = loader(raw_index(tmp_path / "expected", 96), batch_size=8, seed=3)
+    expected = [batch for _ in range(3) for batch in ids(expected_loader)]
+    got = _killed(tmp_path, "first", _run_ranks(tmp_path, 2, 4, 30, 0, "first"), 5)
+    assert len(got) < 12
+    got += _killed(tmp_path, "second", _run_ranks(tmp_path, 1, 8, 30, 0, "second"), 13 - len(got))
+    assert 13 <= len(got) < 36
+    for process in _run_ranks(tmp_path, 2, 4, 0, 2, "third"):
         assert process.wait(60) == 0
-    got += [line[1] for line in _lines(tmp_path, "second", 0)]
+    parts = [[ids_ for _, ids_ in _lines(tmp_path, "third", rank)] for rank in (0, 1)]
+    got += [one + other for one, other in zip(*parts, strict=True)]
     assert got == expected
 
 

@@ -74,8 +74,11 @@ class Training(RuleBasedStateMachine):
         self.live = []
         self.size = world * size
         self.ranks = [
-            Loader(Dataset(index, batch_size=size, seed=SEED, rank=rank, world=world, **options)) for rank in range(world)
+            self.loader(Dataset(index, batch_size=size, seed=SEED, rank=rank, world=world, **options)) for rank in range(world)
         ]
+
+    def loader(self, dataset: Dataset) -> Loader:
+        return Loader(dataset)
 
     @property
     def rows(self) -> list[int]:
@@ -186,6 +189,29 @@ TestTraining.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+class TrainingWithWorkers(Training):
+    """The same through worker processes, which live on between epochs, loads and broken off loops."""
+
+    workers = 0
+
+    @initialize(kind=st.sampled_from(sorted(KINDS)), topology=st.sampled_from(TOPOLOGIES[:3]), workers=st.integers(1, 3))
+    def begin(self, kind: str, topology: tuple[int, int], workers: int) -> None:
+        self.workers = workers
+        super().begin(kind, topology)
+
+    @rule(workers=st.integers(0, 3))
+    def change_workers(self, workers: int) -> None:
+        """From the next loader on."""
+        self.workers = workers
+
+    def loader(self, dataset: Dataset) -> Loader:
+        return Loader(dataset, workers=self.workers, prefetch=1 + self.workers % 2, start_method="fork")
+
+
+TestTrainingWithWorkers = TrainingWithWorkers.TestCase
+TestTrainingWithWorkers.settings = settings(TestTraining.settings, max_examples=25, stateful_step_count=40)
 
 
 class Forgetful(Loader):
