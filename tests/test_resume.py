@@ -24,7 +24,7 @@ from lakehouse.errors import ResumeError
 from lakehouse.index import RowIndex
 from lakehouse.loader import Loader
 from lakehouse.testing import assert_elastic, assert_resumable
-from tests.training import Maker, ids, image_index, make_index, raw_index
+from tests.training import Maker, ids, image_index, make_index, raw_index, stored
 
 ROOT = Path(__file__).parent.parent
 METHODS = ("fork", "forkserver", "spawn")
@@ -32,11 +32,6 @@ METHODS = ("fork", "forkserver", "spawn")
 
 def loader(index: RowIndex, workers: int = 0, method: str | None = "fork", **options: Any) -> Loader:
     return Maker(index, method, **{"batch_size": 4, **options})(workers=workers)
-
-
-def stored(state: Any) -> Any:
-    """As it comes back from a checkpoint."""
-    return json.loads(json.dumps(state))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import multiprocessing
 import struct
 import zlib
@@ -116,6 +117,11 @@ class Maker:
         workers = overrides.pop("workers", 0)
         options = {"rank": 0, "world": 1, **self.options, **overrides}
         return Loader(Dataset(self.index, **options), workers=workers, start_method=self.start_method)  # type: ignore[arg-type]
+
+
+def stored(state: Any) -> Any:
+    """As it comes back from a checkpoint."""
+    return json.loads(json.dumps(state))
 
 
 def ids(batches: Any, column: str = "id") -> list[list[int]]:
