@@ -69,8 +69,8 @@ class Dataset(IterableDataset[Any]):
             dicts with row id, column, uri, offset, length and cause. Where no row of a batch can be decoded and the
             decoder names no size, images are ``[b, 0, 0, C]``. Any other exception always stops the run.
         max_bad: bad rows allowed in an epoch of one rank: None (no limit), a count (int) or a share (float). No effect
-            with "raise". After a resume the count begins anew. Under torch's own DataLoader with worker processes each worker counts for itself; `Loader` counts
-            exactly.
+            with "raise". After a resume the count begins anew. Under torch's own DataLoader with worker processes each worker
+            counts for itself; `Loader` counts exactly.
         ragged: images (and arrays of custom decoders) may differ in shape: they come as a list of tensors, except
             where the decoder has a ``size``.
         fill: column to the value that replaces null numbers. Without it a null number is an error.
