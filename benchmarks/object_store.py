@@ -127,24 +127,31 @@ def training(size: str, server: S3Server, folder: Path, delay_s: float, repeats:
     print(f"  requests a sample     {stats.requests / stats.rows:8.4f}")
 
 
-def first_batch(server: S3Server, folder: Path, delay_s: float) -> None:
+def first_batch(server: S3Server, folder: Path, delay_s: float, repeats: int) -> None:
     """A cold start with a saved index: a fresh process's round trips until it has its first batch."""
     blobs = jpegs(2000, (240, 320), 14_000)
     options = {"warehouse": f"s3://{BUCKET}/bench-first", **server.options()}
     make(options, "first", blobs).save(folder / "train.idx")
-    with running_proxy_process(server, delay_s) as through:
+    proxy = running_proxy_process(server, delay_s)
+    with proxy as through:
         slow = {**options, **through.options()}
         context = multiprocessing.get_context("spawn")
         taken = []
-        for _ in range(3):
+        for _ in range(max(3, repeats)):
+            proxy.counts()
             answer = context.SimpleQueue()
             process = context.Process(target=cold_start, args=(slow, folder / "train.idx", answer))
             process.start()
-            taken.append(answer.get())
+            seconds = answer.get()
+            taken.append((*seconds, *proxy.counts()))  # of what was answered by now
             process.join()
-    for name, position in (("load the index", 0), ("first batch after that", 1), ("both", 2)):
-        seconds = statistics.median(one[position] for one in taken)
-        print(f"  {name}: {seconds * 1000:.0f} ms, {seconds / delay_s:.1f} round trips")
+    for position, name in enumerate(("open the catalog", "load the index", "first batch after that", "all")):
+        runs = [one[position] for one in taken]
+        listed = ", ".join(f"{run * 1000:.0f}" for run in runs)
+        print(f"  {name:24} {statistics.median(runs) * 1000:5.0f} ms   runs {listed}")
+    total, in_turn, requests = (statistics.median(one[position] for one in taken) for position in (3, 4, 5))
+    print(f"  by the clock {total / delay_s:.1f} times a round trip (wanted: 15)")
+    print(f"  requests in turn at the proxy {in_turn:.0f}, in all {requests:.0f}")
 
 
 def cold_start(options: dict[str, str], path: Path, answer: Any) -> None:
@@ -153,17 +160,19 @@ def cold_start(options: dict[str, str], path: Path, answer: Any) -> None:
 
     import lakehouse.loader
 
-    image = lh.Image()
-    image(jpegs(1, (240, 320), 14_000)[0], None)  # imports of libraries are not what is measured
+    lh.connect(warehouse=str(path.parent / "any")).databases()
+    lh.Image()(jpegs(1, (240, 320), 14_000)[0], None)  # imports of libraries are not what is measured
+    assert all((botocore.session, obstore.store, lakehouse.loader))
+    times = [time.perf_counter()]
     catalog = lh.connect(options)
     assert catalog.paimon is not None
-    assert all((botocore.session, obstore.store, lakehouse.loader))
-    began = time.perf_counter()
+    times.append(time.perf_counter())
     index = lh.RowIndex.load(path, catalog)
-    loaded = time.perf_counter()
-    loader = lh.Loader(lh.Dataset(index, batch_size=64, seed=1, decode={"frame_jpg": image}))
+    times.append(time.perf_counter())
+    loader = lh.Loader(lh.Dataset(index, batch_size=64, seed=1, decode={"frame_jpg": lh.Image()}))
     next(iter(loader))
-    answer.put((loaded - began, time.perf_counter() - loaded, time.perf_counter() - began))
+    times.append(time.perf_counter())
+    answer.put((*np.diff(times).tolist(), times[-1] - times[0]))
 
 
 def ingest(server: S3Server, repeats: int) -> None:
@@ -198,23 +207,31 @@ class running_proxy_process:  # noqa: N801 - used as a context manager's functio
 
     def __init__(self, server: S3Server, delay_s: float) -> None:
         context = multiprocessing.get_context("spawn")
-        self._ports, self._end = context.SimpleQueue(), context.Event()
-        self._process = context.Process(target=_serve_proxy, args=(server, delay_s, self._ports, self._end), daemon=True)
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_proxy, args=(server, delay_s, theirs), daemon=True)
 
     def __enter__(self) -> S3Server:
         self._process.start()
-        server: S3Server = self._ports.get()
+        server: S3Server = self._pipe.recv()
         return server
 
+    def counts(self) -> tuple[int, int]:
+        """Requests answered since the last call: the longest chain of them that came one after the other, and all."""
+        self._pipe.send("counts")
+        in_turn, requests = self._pipe.recv()
+        return in_turn, requests
+
     def __exit__(self, *_: object) -> None:
-        self._end.set()
+        self._pipe.send("end")
         self._process.join()
 
 
-def _serve_proxy(server: S3Server, delay_s: float, ports: Any, end: Any) -> None:
+def _serve_proxy(server: S3Server, delay_s: float, pipe: Any) -> None:
     with running_proxy(server, delay_s) as proxy:
-        ports.put(proxy.server)
-        end.wait()
+        pipe.send(proxy.server)
+        while pipe.recv() == "counts":
+            pipe.send((proxy.round_trips, len(proxy.answered)))
+            proxy.reset()
 
 
 def main() -> None:
@@ -235,7 +252,7 @@ def main() -> None:
                 training(size, server, Path(folder), delay_s, arguments.repeats, arguments.rows)
         if arguments.only in (None, "first"):
             print("first batch, cold start with a saved index of 2,000 rows:")
-            first_batch(server, Path(folder), delay_s)
+            first_batch(server, Path(folder), delay_s, arguments.repeats)
         if arguments.only in (None, "ingest"):
             ingest(server, arguments.repeats)
 

@@ -254,6 +254,12 @@ class Catalog:
             )
         return opened
 
+    def foresee(self, name: str, branch: str | None, snapshot: int) -> None:
+        """Say which snapshot of a table is needed next, so that a store is asked for it while the table is opened."""
+        from lakehouse.upstream_store import foresee
+
+        foresee(self.paimon, ".".join(split_table_name(name)), branch, snapshot)
+
     def _load(self, full: str, branch: str | None) -> Any:
         from pypaimon.catalog.catalog_exception import DatabaseNotExistException, TableNotExistException
 

@@ -7,6 +7,7 @@ of five runs). Here the store decides, by a write under the condition that the k
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -18,7 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileType
+from pypaimon.common.identifier import Identifier
 from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
+from pypaimon.snapshot.snapshot_manager import SnapshotManager
 
 from lakehouse.errors import CommitError, cause_line
 from lakehouse.fetch import TO_END, PerProcess, classify
@@ -32,6 +35,9 @@ _probing = threading.Lock()
 # Small files that are written once. Upstream asks for each "is it there", "how large is it", and its bytes, and often again a
 # moment later, one request after the other; here all of that is one request.
 _ONCE = re.compile(r"/(?:snapshot|schema)-\d+$")
+# Upstream asks whether a folder is there before it lists it or reads in it: two requests, for what the next one tells too.
+_FOLDER = re.compile(r"/(?:snapshot|schema)$")
+_HINT = re.compile(r"/(?:LATEST|EARLIEST)$")  # small, and written again and again
 _FRESH_S = 1.0
 _FRESH_FILES = 256
 
@@ -53,6 +59,7 @@ class S3FileIO(PyArrowFileIO):
         self._writer = PerProcess(partial(_writer_of, S3Settings.of(options)), keep_inherited=True)
         self._store = Store(options)
         self._fresh: dict[str, tuple[float, bytes]] = {}  # by path: when it was read, and what
+        self._foreseen: dict[str, threading.Thread] = {}  # by path: who reads it
 
     def try_to_write_atomic(self, path: str, content: str) -> bool:
         """Write a file unless it is there; False: it is, by another writer's hand.
@@ -86,32 +93,58 @@ class S3FileIO(PyArrowFileIO):
             )
 
     def exists(self, path: str) -> bool:
-        """As upstream, but one request for what is read next."""
+        """As upstream, but one request for what is read next, and none for folders: a store has no need of them."""
+        if _FOLDER.search(path):
+            return True
         return self._once(path) is not None if _ONCE.search(path) else bool(super().exists(path))
 
     def new_input_stream(self, path: str) -> Any:
         """As upstream, but one request for a small file."""
-        if not _ONCE.search(path):
+        is_hint = _HINT.search(path)
+        if not is_hint and not _ONCE.search(path):
             return super().new_input_stream(path)
-        data = self._once(path)
+        data = self._whole(path) if is_hint else self._once(path)
         if data is None:
             raise FileNotFoundError(f"{path} does not exist")
         return pa.BufferReader(data)
 
+    def foresee(self, path: str) -> None:
+        """Read a file that is written once in a thread, for one who asks for it within a moment, and waits for it then."""
+
+        def read() -> None:
+            with contextlib.suppress(Exception):  # who asks meets it again
+                self._read_once(path)
+
+        thread = threading.Thread(target=read, name="lakehouse-foresee", daemon=True)
+        thread.start()
+        self._foreseen[path] = thread
+
     def _once(self, path: str) -> bytes | None:
-        read_s, data = self._fresh.get(path, (-math.inf, b""))
+        foreseen = self._foreseen.pop(path, None)
+        if foreseen is not None:
+            foreseen.join()
+        return self._read_once(path)
+
+    def _read_once(self, path: str) -> bytes | None:
+        read_s, held = self._fresh.get(path, (-math.inf, b""))
         if time.monotonic() - read_s < _FRESH_S:
-            return data
-        try:
-            data = bytes(self._store.read_range(path, 0, TO_END))
-        except OSError as error:
-            if classify(error) == "gone":
-                return None
-            raise
+            return held
+        data = self._whole(path)
+        if data is None:
+            return None
         if len(self._fresh) > _FRESH_FILES:
             self._fresh.clear()
         self._fresh[path] = (time.monotonic(), data)
         return data
+
+    def _whole(self, path: str) -> bytes | None:
+        """A file's bytes by one request; None: it is not there."""
+        try:
+            return bytes(self._store.read_range(path, 0, TO_END))
+        except OSError as error:
+            if classify(error) == "gone":
+                return None
+            raise
 
     def new_output_stream(self, path: str) -> Any:
         """A stream into a new object. There are no folders to make: upstream asks and makes, 3 requests a file."""
@@ -133,7 +166,7 @@ class S3FileIO(PyArrowFileIO):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_writer", "_store", "_fresh")}
+        return {name: value for name, value in state.items() if name not in ("_writer", "_store", "_fresh", "_foreseen")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -152,6 +185,22 @@ def with_store_remedies(catalog: Any) -> Any:
         else:
             file_io._delegate = safe  # noqa: SLF001 - upstream has no other way to what the cache stands before
     return catalog
+
+
+def foresee(catalog: Any, table: str, branch: str | None, snapshot: int) -> None:
+    """Have a snapshot's file read while its table is opened, where the files lie on S3.
+
+    Args:
+        catalog: a pypaimon catalog.
+        table: ``database.table``.
+        branch: None: main.
+        snapshot: its number.
+    """
+    file_io: Any = getattr(catalog, "file_io", None)
+    inner: Any = getattr(file_io, "_delegate", file_io)
+    if isinstance(inner, S3FileIO):
+        manager = SnapshotManager(file_io, catalog.get_table_path(Identifier.from_string(table)), branch)
+        inner.foresee(manager.get_snapshot_path(snapshot))
 
 
 def _writer_of(settings: S3Settings) -> Any:

@@ -290,24 +290,3 @@ def _clock() -> float:
     import time
 
     return time.monotonic()
-
-
-def test_the_first_batch_comes_within_15_round_trips(s3_proxy: Proxy, tmp_path: Any) -> None:
-    """Of a cold start with a saved index: requests that wait for each other are few."""
-    import torch
-
-    from lakehouse.loader import Loader
-
-    lake = lake_on(s3_proxy.server)
-    table = lake.connect().create_table("default.frames", pa.schema([("id", pa.int64()), ("frame", pa.large_binary())]))
-    table.append([{"id": i, "frame": os.urandom(10_000)} for i in range(1000)])
-    table.latest().query().index().save(tmp_path / "train.idx")
-    catalog = lake.connect()
-    assert catalog.paimon is not None
-    s3_proxy.delay_s = 0.3
-    began = _clock()
-    loaded = lh.RowIndex.load(tmp_path / "train.idx", catalog)
-    batch = next(iter(Loader(lh.Dataset(loaded, batch_size=32, seed=1))))
-    assert _clock() - began < 15 * s3_proxy.delay_s
-    assert torch.is_tensor(batch["id"])
-    s3_proxy.delay_s = 0.0

@@ -74,6 +74,7 @@ class Ahead:
         self._changed = threading.Condition()
         self._groups: deque[_Group] = deque()  # not all taken yet, in order
         self._held_bytes = 0  # asked for or there, and not taken
+        self._first_done = False
         self._threads: list[threading.Thread] = []
 
     def announced(self, steps: Iterator[Rows]) -> Iterator[Rows]:
@@ -82,7 +83,8 @@ class Ahead:
         waiting: deque[_Sized] = deque()
         first = True
         while True:
-            while len(upcoming) < 2:  # what steps are drawn from, and what comes next
+            wanted = 1 if first else 2  # what steps are drawn from, and what comes next
+            while len(upcoming) < wanted:
                 members = self._next_members(steps, waiting, only_one=first)
                 if not members:
                     break
@@ -94,6 +96,20 @@ class Ahead:
             yield upcoming[0].popleft()
             if not upcoming[0]:
                 upcoming.popleft()
+            self._wait_for_first()
+
+    def _wait_for_first(self) -> None:
+        """Until the first step is read: to plan what follows takes the time in which its requests would leave."""
+        with self._changed:
+            while self._groups and self._groups[0].is_urgent and not self._stop.asked:
+                self._changed.wait(_IDLE_S)
+
+    def go_on(self) -> None:
+        """A step is finished: what comes after the first one is read from now on."""
+        if not self._first_done:
+            with self._changed:
+                self._first_done = True
+                self._changed.notify_all()
 
     def _next_members(self, steps: Iterator[Rows], waiting: deque[_Sized], *, only_one: bool) -> deque[Rows]:
         """Steps to be read together: of one window, as many as may be held.
@@ -184,8 +200,8 @@ class Ahead:
             if group.error is not None or not group.chunks:
                 continue
             rows, size = group.chunks[0]
-            # The first group is always read: a step waits for it. The very first step's is read before all else.
-            if number and (self._held_bytes + size > self._max_bytes or self._groups[0].is_urgent):
+            # The first group is always read: a step waits for it. Until the first batch is made nothing else is.
+            if not (group.is_first or self._first_done) or (number and self._held_bytes + size > self._max_bytes):
                 return None
             group.chunks.popleft()
             group.reading += 1
@@ -233,7 +249,7 @@ class _Group:
     def __init__(self, refs: BlobRefs, keys: list[_Key | None], *, is_first: bool) -> None:
         self.refs = refs
         self.reading = 0  # chunks under way
-        self._is_first = is_first
+        self.is_first = is_first
         self.chunks: deque[tuple[Any, int]] = deque()
         self.error: BaseException | None = None
         self.left = 0  # ranges not taken
@@ -259,7 +275,7 @@ class _Group:
     @property
     def is_urgent(self) -> bool:
         """Whether the first batch waits for it."""
-        return self._is_first and self.error is None and bool(self.chunks or self.reading)
+        return self.is_first and self.error is None and bool(self.chunks or self.reading)
 
     def holds(self, keys: Sequence[_Key | None]) -> bool:
         """Whether these ranges are this group's, and not taken."""

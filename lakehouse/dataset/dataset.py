@@ -270,7 +270,7 @@ class Dataset(IterableDataset[Any]):
         stop = Stop()
         which = worker_steps(first, len(self), worker, workers)
         rows: Iterator[Rows] = (self.rows_of(epoch, step) for step in which)
-        fetcher, max_bytes = process.fetcher, self._prefetch_bytes
+        fetcher, max_bytes, finished = process.fetcher, self._prefetch_bytes, None
         whole_steps = bool(getattr(fetcher, "whole_steps", False))
         if fetcher is not None and whole_steps:
             window_end = getattr(self._order, "window_end", None)
@@ -278,7 +278,7 @@ class Dataset(IterableDataset[Any]):
             end_of = None if window_end is None else partial(window_end, epoch)
             ahead_bytes = int(max_bytes * _AHEAD_SHARE)
             fetcher = ahead = Ahead(fetcher, refs, max_bytes=ahead_bytes, window_end=end_of, stop=stop)
-            rows, max_bytes = ahead.announced(rows), max_bytes - ahead_bytes
+            rows, max_bytes, finished = ahead.announced(rows), max_bytes - ahead_bytes, ahead.go_on
         recipe = Recipe(
             columns=process.columns,
             row_ids=self._index.row_ids,
@@ -296,6 +296,7 @@ class Dataset(IterableDataset[Any]):
             spread_from=len(self) - threads * workers,
             max_bytes=max_bytes,
             stop=stop,
+            finished=finished,
         )
         plan = (Step(recipe, one) for one in rows)
         return Pipeline(plan, stop=stop, threads=threads, io_threads=_IO_THREADS if whole_steps else 0, max_bytes=max_bytes)

@@ -93,6 +93,7 @@ class Recipe:
         threads: threads that decode.
         spread_from: from this step on there are too few others to keep the threads busy.
         max_bytes: bound of the bytes in flight.
+        finished: called after each step.
     """
 
     columns: Mapping[str, ScalarColumn | BlobColumn]
@@ -111,6 +112,7 @@ class Recipe:
     spread_from: int
     max_bytes: int
     stop: Stop
+    finished: Callable[[], None] | None = None
 
 
 class Step:
@@ -192,6 +194,8 @@ class Step:
         for blob in self._blobs.values():
             blob.forget()
         self._blobs = {}
+        if self._recipe.finished is not None:
+            self._recipe.finished()
 
     def take_batch(self) -> Any:
         """The batch, which the step then forgets; None where a single row (``batch_size=None``) was skipped."""

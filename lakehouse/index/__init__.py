@@ -305,9 +305,7 @@ class RowIndex:
             raise ResumeError(
                 f"{file.path}: made from a Daft frame that names no table; make it from the query, or pass table= to from_daft"
             )
-        base, _, branch = name.partition("$branch_")
-        table = catalog.table(base)
-        version = version_of(table, branch or None, number, file.path)
+        version = version_of(catalog, name, number, file.path)
         if version.uuid != header["uuid"]:
             raise ResumeError(f"{file.path}: made from another table of the name {name}; this one was created later")
         saved = header.get("snapshot_uuid", "")

@@ -92,13 +92,18 @@ def longest(refs: BlobRefs) -> int:
     return most
 
 
-def version_of(table: Any, branch: str | None, number: int | None, file: Path) -> Any:
+def version_of(catalog: Any, name: str, number: int | None, file: Path) -> Any:
     """The version that an index was made from; by a tag where its snapshot has expired."""
-    held = table if branch is None else table.branch(branch)
+    base, _, branch = name.partition("$branch_")
+    if number is not None:
+        catalog.foresee(base, branch or None, number)
+    held = catalog.table(base)
+    if branch:
+        held = held.branch(branch)
     if number is None:
         return held.latest().version
     try:
-        return held.at(snapshot=number).version
+        return held.opened_at(number).version
     except NotFoundError as error:
         names = [tag for tag, target in held.tags().items() if target == number]
         if names:

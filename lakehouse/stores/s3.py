@@ -6,8 +6,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, Literal
 
 from lakehouse.errors import ConfigError, cause_line
@@ -19,6 +20,8 @@ _READ_S = 60
 # The default chain is asked again this often: it knows itself when keys are due.
 _CHAIN_AGE = timedelta(minutes=10)
 _PUT_TRIES = 5
+_SHARED_CLIENTS = 16
+_sharing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,23 @@ class _DefaultChain:
 
 
 def obstore_of(access: S3Access, bucket: str) -> Any:
-    """An obstore client of one bucket. It retries nothing: `RangeFetcher` does, and counts."""
+    """An obstore client of one bucket. It retries nothing: `RangeFetcher` does, and counts.
+
+    Whoever has the same keys, and they are fixed, gets the same client: to make one takes as long as a request, and its
+    connections are open.
+    """
+    if access.renewable:
+        return _new_obstore(access, bucket)
+    with _sharing:
+        return _shared_obstore(access.settings, access.region, bucket, os.getpid())
+
+
+@lru_cache(_SHARED_CLIENTS)
+def _shared_obstore(settings: S3Settings, region: str, bucket: str, _pid: int) -> Any:
+    return _new_obstore(S3Access(replace(settings, region=region)), bucket)
+
+
+def _new_obstore(access: S3Access, bucket: str) -> Any:
     from obstore.store import S3Store
 
     settings = access.settings

@@ -229,10 +229,7 @@ class Versions(Handle):
         if tag is not None:
             return self._at_tag(paimon, tag, branch)
         if snapshot is not None:
-            number = _number(snapshot)
-            if snapshot_of(paimon.snapshot_manager(), number) is None:
-                raise self._no_snapshot(paimon, number)
-            return self._pin(paimon, number, branch)
+            return self._at_number(paimon, _number(snapshot), branch)
         if time is not None:
             if not isinstance(time, datetime) or time.utcoffset() is None:
                 raise ConfigError(f"time is a datetime with a time zone, got {time!r}; e.g. datetime.now(timezone.utc)")
@@ -241,6 +238,22 @@ class Versions(Handle):
                 raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
             return self._pin(paimon, int(found.id), branch)
         return self._latest(paimon, branch)
+
+    def opened_at(self, snapshot: int) -> Snapshot:
+        """As ``at(snapshot=...)``, for a table that was opened this moment: it is not opened again.
+
+        Args:
+            snapshot: its number.
+
+        Raises:
+            NotFoundError: no such snapshot.
+        """
+        return self._at_number(self._paimon, snapshot, None)
+
+    def _at_number(self, paimon: Any, number: int, branch: str | None) -> Snapshot:
+        if snapshot_of(paimon.snapshot_manager(), number) is None:
+            raise self._no_snapshot(paimon, number)
+        return self._pin(paimon, number, branch)
 
     def _latest(self, paimon: Any, branch: str | None = None) -> Snapshot:
         number = latest_id(paimon)

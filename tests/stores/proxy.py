@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -64,6 +66,7 @@ class Proxy:
         delay_s: time that each request waits.
         requests: what came, in order.
         bytes_sent: of bodies, to clients.
+        answered: when requests came and when their answers had been sent, in the order of the answers.
     """
 
     def __init__(self, server: S3Server, delay_s: float) -> None:
@@ -71,6 +74,7 @@ class Proxy:
         self.delay_s = delay_s
         self.requests: list[Request] = []
         self.bytes_sent = 0
+        self.answered: list[tuple[float, float]] = []
         self.faults: Counter[str] = Counter()
         self._upstream = server.port
         self._seen: Counter[tuple[object, ...]] = Counter()
@@ -86,9 +90,19 @@ class Proxy:
         """Forget what came, and the rule."""
         self.rule = None
         self.requests = []
+        self.answered = []
         self.bytes_sent = 0
         self.faults.clear()
         self._seen.clear()
+
+    @property
+    def round_trips(self) -> int:
+        """The longest chain of requests of which each came after the answer to the one before."""
+        count, free_s = 0, -math.inf
+        for came_s, answered_s in list(self.answered):
+            if came_s >= free_s:
+                count, free_s = count + 1, answered_s
+        return count
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, with one to the server."""
@@ -101,7 +115,7 @@ class Proxy:
                     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                     head = re.sub(rb"\r\nexpect:[^\r]*", b"", head, flags=re.IGNORECASE)
                 body = await reader.readexactly(int(length[1])) if length else b""
-                request = self._noted(head)
+                request, came_s = self._noted(head), time.monotonic()
                 fault = self.rule(request) if self.rule is not None else None
                 if fault is not None:
                     self.faults[fault] += 1
@@ -115,6 +129,7 @@ class Proxy:
                 if fault in _REASONS:
                     writer.write(_refusal(fault, request.method))
                     await writer.drain()
+                    self.answered.append((came_s, time.monotonic()))
                     continue
                 if upstream is None:
                     upstream = await asyncio.open_connection("127.0.0.1", self._upstream, limit=1 << 26)
@@ -138,6 +153,7 @@ class Proxy:
                 writer.write(answer_head + answer)
                 await writer.drain()
                 self.bytes_sent += len(answer)
+                self.answered.append((came_s, time.monotonic()))
                 if fault == "truncated" and answer:
                     writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
                     break
