@@ -21,7 +21,7 @@ from lakehouse.errors import FetchError, NotFoundError, SchemaError, cause_line
 from lakehouse.fetch import BlobRef, BlobRefs, Fetcher
 from lakehouse.schema import Columns
 from lakehouse.stores import Store
-from lakehouse.upstream import is_local, local_path, served_tags, snapshot_of
+from lakehouse.upstream import is_local, local_path, pinned_snapshot
 
 ROW_ID = "_ROW_ID"
 # Rows a batch of the file reader holds. Its default of 1,024 fits rows with BLOBs inside; ours have none.
@@ -35,12 +35,13 @@ class Version:
     """One snapshot of one table: everything after it is a function of this.
 
     Attributes:
-        paimon: pypaimon table handle, pinned to the snapshot.
+        paimon: pypaimon table handle that holds the snapshot (`lakehouse.upstream.pinned`).
         name: ``database.table``, with ``$branch_x`` on a branch.
         snapshot_id: None for a table without a snapshot: zero rows, for ever.
         uuid: identity of the table, other for a table of the same name made later.
         roots: folders and URL prefixes outside the table's own from which BLOBs may be read.
-        reopen: makes ``paimon`` again. A pickle carries this instead of the handle, which holds credentials in clear.
+        reopen: makes ``paimon`` again, or says that its snapshot is gone. A pickle carries this instead of the handle, which
+            holds credentials in clear.
         store: reads what is not on a local disk; None: nothing does.
     """
 
@@ -62,32 +63,14 @@ class Version:
         """The columns at this snapshot."""
         return Columns.of(self.paimon)
 
-    @cached_property
+    @property
     def snapshot(self) -> Any:
-        """Pypaimon's snapshot, or the tag that stands for it; None for a table without one.
-
-        Raises:
-            NotFoundError: it is gone.
-        """
-        if self.snapshot_id is None:
-            return None
-        tag = self.paimon.options.options.to_map().get("scan.tag-name")
-        if tag:
-            served = served_tags(self.paimon)
-            found = self.paimon.tag_manager().get(tag) if served is None else served.snapshot(tag)
-        else:
-            found = snapshot_of(self.paimon.snapshot_manager(), self.snapshot_id)
-        if found is None or int(found.id) != self.snapshot_id:
-            raise NotFoundError(f"{self}: this snapshot can no longer be read; tag snapshots that must stay")
-        return found
+        """Pypaimon's snapshot, or the tag that stands for it; None for a table without one."""
+        return pinned_snapshot(self.paimon)
 
     @property
     def snapshot_uuid(self) -> str:
-        """The snapshot's identity: engines whose rollback deletes snapshots give their numbers out again.
-
-        Raises:
-            NotFoundError: it is gone.
-        """
+        """The snapshot's identity: engines whose rollback deletes snapshots give their numbers out again."""
         return "" if self.snapshot is None else snapshot_identity(self.snapshot)
 
     def __str__(self) -> str:
@@ -187,17 +170,11 @@ def plan(version: Version, predicate: Any = None) -> Groups:
     try:
         planned = builder.new_scan().plan()
     except (ValueError, FileNotFoundError) as error:
+        version.reopen()  # says it better: the table was dropped, the snapshot expired
         raise NotFoundError(
             f"{version}: this snapshot can no longer be read ({cause_line(error)}); tag snapshots that must stay"
         ) from error
-    groups: list[Group] = []
-    for split in planned.splits():
-        if split.snapshot_id is not None and split.snapshot_id != version.snapshot_id:
-            raise NotFoundError(
-                f"{version}: its tag now names snapshot {split.snapshot_id}; "
-                f"snapshot {version.snapshot_id} has no other tag and its own file has expired"
-            )
-        groups.extend(_groups(split))
+    groups = [group for split in planned.splits() for group in _groups(split)]
     _check_deletions(version)
     _check_readable(version, groups)
     groups.sort(key=lambda group: group.first_row_id)

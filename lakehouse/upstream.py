@@ -173,16 +173,38 @@ def check_creates(catalog: Any) -> None:
         check(str(catalog.warehouse))
 
 
-def newest_schema_id(snapshots: Any) -> int:
-    """The table's newest schema, which a snapshot is to be read with.
+def newest_schema(snapshots: Any) -> Any:
+    """The table's newest schema, which a snapshot is to be read with; None: it has none, as a table that was dropped.
 
     Upstream takes the one that the writer began with: a column that was added meanwhile is gone from its snapshot.
 
     Args:
         snapshots: the table's ``SnapshotManager``.
     """
-    schema = SchemaManager(snapshots.file_io, snapshots.table_path, snapshots.branch).latest()
-    return 0 if schema is None else int(schema.id)
+    look_anew = getattr(getattr(snapshots.file_io, "_delegate", snapshots.file_io), "look_anew", None)
+    if look_anew is not None:
+        look_anew()
+    return SchemaManager(snapshots.file_io, snapshots.table_path, snapshots.branch).latest()
+
+
+def pinned(table: Any, snapshot: Any) -> Any:
+    """A copy of a table handle that reads one snapshot, tag or none (None), which it holds instead of looking for its number.
+
+    Its columns are those of the handle.
+
+    Upstream reads the snapshot of a number anew for each plan: of a table that was made again under its name in between, or
+    whose snapshots were cut back, that is another one. What a snapshot names is named by UUIDs, which come only once.
+    """
+    held = table.copy_without_time_travel(
+        {"scan.tag-name": None, "scan.snapshot-id": None if snapshot is None else str(snapshot.id)}
+    )
+    held._read_snapshot = snapshot  # noqa: SLF001 - as upstream's `_copy_with_snapshot` does; its plans look there first
+    return held
+
+
+def pinned_snapshot(table: Any) -> Any:
+    """The snapshot or tag that a handle of `pinned` holds."""
+    return table._read_snapshot  # noqa: SLF001
 
 
 def write_tag(table: Any, name: str, snapshot: Any, *, replace: bool, extras: Mapping[str, Any] | None = None) -> bool:

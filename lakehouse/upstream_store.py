@@ -119,6 +119,10 @@ class S3FileIO(PyArrowFileIO):
         thread.start()
         self._foreseen[path] = thread
 
+    def look_anew(self) -> None:
+        """Ask for every file again: one that is written once is another one after its table was dropped and made again."""
+        self._fresh.clear()
+
     def _once(self, path: str) -> bytes | None:
         foreseen = self._foreseen.pop(path, None)
         if foreseen is not None:

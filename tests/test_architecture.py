@@ -22,11 +22,12 @@ catalog    -> config, names, oss, schema, served, stores, table, upstream, upstr
 upstream_store -> fetch, stores
 warehouse  -> durable, upstream
 changes    -> query, scan, write, schema, references, fetch, upstream, durable
-table      -> changes, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep, check
+table      -> changes, identity, names, schema, query, fetch, scan, index, stores, upstream, write, history, compaction, upkeep, check
 registry   -> fetch, index, names, order, query, scan, schema, upstream, write
-compaction -> blobfile, durable, query, scan, upkeep, upstream, write
+compaction -> blobfile, durable, identity, query, scan, upkeep, upstream, write
 history    -> schema, scan, served, fetch, upstream, index, query, durable
-write      -> schema, fetch, served, upstream, durable
+identity   -> schema, upstream
+write      -> schema, fetch, served, upstream, durable, identity
 upstream   -> served, durable
 upkeep     -> upstream, write, durable
 check      -> upkeep, scan, blobfile, fetch, references, upstream

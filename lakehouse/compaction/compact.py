@@ -24,6 +24,7 @@ from lakehouse.compaction.state import Source, check_indexes, entries, sources
 from lakehouse.errors import CommitError, ConfigError, SchemaError
 from lakehouse.scan import Version
 from lakehouse.upkeep import Meter, Progress
+from lakehouse.upstream import pinned
 from lakehouse.write import Moved
 
 logger = logging.getLogger(__name__)
@@ -291,8 +292,8 @@ def publish_where_same(version: Version, seen: Any, paimon: Any, touched: Sequen
 def _check_same(version: Version, paimon: Any, latest: Any, touched: Sequence[Source]) -> None:
     same = latest is not None and paimon.table_schema.id == version.paimon.table_schema.id
     if same:
-        pinned = replace(version, paimon=paimon.copy({"scan.snapshot-id": str(latest.id)}), snapshot_id=int(latest.id))
-        now = {source.item.first_row_id: source for source in sources(pinned)}
+        there = replace(version, paimon=pinned(paimon, latest), snapshot_id=int(latest.id))
+        now = {source.item.first_row_id: source for source in sources(there)}
         same = all(source.same_as(now.get(source.item.first_row_id)) for source in touched)
     if not same:
         raise Moved(f"{version}: rows of the merged files were changed by another commit; nothing was published")

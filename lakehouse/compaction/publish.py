@@ -19,6 +19,7 @@ from lakehouse.compaction.rewrite import NewGroup
 from lakehouse.compaction.state import entries
 from lakehouse.durable import publish_file, sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
+from lakehouse.identity import check_same_table
 from lakehouse.upstream import LinkingSnapshotCommit, is_local, local_path
 from lakehouse.write import BYTES, COMMIT_ID, OPERATION, ROWS, name_of, new_commit_id
 
@@ -118,6 +119,7 @@ def _handed_over(paimon: Any, base: Any, snapshot: Any, changed: Sequence[Any], 
     local = isinstance(commit, LinkingSnapshotCommit)  # who fails or succeeds at once; a server may take its time
     asked = False
     try:
+        check_same_table(paimon)
         if is_local(str(paimon.table_path)):
             sync_files(maker.paths([entry for entry in changed if entry.kind == _ADD]))
         asked = True

@@ -6,13 +6,12 @@ from lakehouse.table.branches import Branches
 from lakehouse.table.changes import Changes, Commit
 from lakehouse.table.compaction import Compaction
 from lakehouse.table.evolution import Evolution
-from lakehouse.table.handle import table_uuid
 from lakehouse.table.restore import Restore
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.table.upkeep import Upkeep
 from lakehouse.table.versions import SnapshotInfo, Versions
 
-__all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table", "table_uuid"]
+__all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table"]
 
 
 class Table(Changes, Evolution, Compaction, Restore, Branches, Upkeep, Versions):

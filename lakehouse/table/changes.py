@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from lakehouse import changes
 from lakehouse.errors import CommitUnknownError
-from lakehouse.scan import Version
-from lakehouse.table.handle import Handle, table_uuid
+from lakehouse.scan import Version, snapshot_identity
+from lakehouse.table.handle import Handle
+from lakehouse.table.pinned import Reopen
+from lakehouse.upstream import pinned
 from lakehouse.write import (
     BYTES,
     COMMIT_ID,
@@ -22,6 +23,7 @@ from lakehouse.write import (
     discard,
     find_commit,
     latest_id,
+    latest_snapshot,
     publish_snapshot,
     to_batches,
 )
@@ -217,11 +219,11 @@ class Changes(Handle):
     def _base(self) -> changes.Base:
         """The table as it is now."""
         paimon = self._load(None)
-        number = latest_id(paimon)
-        reopen = partial(_at, self._load, number)
-        return changes.Base(
-            paimon, Version(_pinned(paimon, number), self.name, number, table_uuid(paimon), self._roots, reopen, self._store)
-        )
+        snapshot = latest_snapshot(paimon)
+        number, identity = (None, "") if snapshot is None else (int(snapshot.id), snapshot_identity(snapshot))
+        reopen = Reopen(self._load, None, number, identity, latest_schema=True)
+        handle = pinned(paimon, snapshot)
+        return changes.Base(paimon, Version(handle, self.name, number, self._load.uuid, self._roots, reopen, self._store))
 
     def _changed(
         self,
@@ -236,12 +238,3 @@ class Changes(Handle):
             fresh or self._base, work, operation=operation, over_appends=over_appends, keep=keep
         )
         return Commit(before, 0, 0) if published is None else Commit.of(published)
-
-
-def _at(load: Callable[[str | None], Any], number: int | None) -> Any:
-    return _pinned(load(None), number)
-
-
-def _pinned(paimon: Any, number: int | None) -> Any:
-    """A handle that reads one snapshot under the table's latest schema."""
-    return paimon if number is None else paimon.copy_without_time_travel({"scan.snapshot-id": str(number)})

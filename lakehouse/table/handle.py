@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakehouse.errors import SchemaError, cause_line
-from lakehouse.schema import TABLE_UUID_OPTION, Columns
+from lakehouse.identity import Opened
+from lakehouse.schema import Columns
 from lakehouse.stores import Store
 
 
@@ -16,7 +16,7 @@ class Handle:
     """What every part of a `Table` works on.
 
     Args:
-        load: makes a fresh pypaimon handle: of the main branch, or of the named one.
+        load: makes a fresh pypaimon handle: of the main branch, or of the named one. An `Opened` knows which table it is.
         name: ``database.table``.
         roots: where references outside the table's own folder may point.
         store: reads what is not on a local disk; None: nothing does.
@@ -25,8 +25,7 @@ class Handle:
     def __init__(
         self, load: Callable[[str | None], Any], name: str, roots: tuple[str, ...] = (), store: Store | None = None
     ) -> None:
-        self._load = load
-        self._paimon = load(None)
+        self._load, self._paimon = (load, load(None)) if isinstance(load, Opened) else Opened.first(load, name)
         self._name = name
         self._roots = roots
         self._store = store
@@ -66,20 +65,3 @@ class Handle:
     def __repr__(self) -> str:
         by = f", partition_by={list(self.partition_by)}" if self.partition_by else ""
         return f"{type(self).__name__}({self.name}, {len(self._paimon.fields)} columns{by})"
-
-
-def table_uuid(paimon: Any) -> str:
-    """The identity of a table: other for a table of the same name that was made later.
-
-    Written by `Catalog.create_table`; for tables made elsewhere the catalog server's, else from when schema 0 was made.
-    """
-    own = paimon.options.options.to_map().get(TABLE_UUID_OPTION)
-    if own:
-        return str(own)
-    if paimon.catalog_environment.uuid:
-        return str(paimon.catalog_environment.uuid)
-    try:
-        first = paimon.schema_manager.get_schema(0)
-    except (OSError, ValueError) as error:
-        raise SchemaError(f"{paimon.identifier.get_full_name()}: can't read its first schema ({cause_line(error)})") from error
-    return f"{paimon.identifier.get_database_name()}.{paimon.identifier.get_table_name()}#{first.time_millis}"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from operator import index
 from typing import Any
 
@@ -17,11 +15,12 @@ from lakehouse.fetch import Fetcher
 from lakehouse.history import Change, changes_of
 from lakehouse.names import checked
 from lakehouse.scan import Version, snapshot_identity
-from lakehouse.table.handle import Handle, table_uuid
+from lakehouse.table.handle import Handle
+from lakehouse.table.pinned import Reopen, at_snapshot
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.upkeep import TagInfo, extras, tag_info
 from lakehouse.upstream import is_served, served_tags, snapshot_numbers, snapshot_of, snapshots_of, write_tag
-from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id
+from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id, latest_snapshot
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAG_PREFIX = "tag-"
@@ -236,7 +235,7 @@ class Versions(Handle):
             found = _at_time(paimon.snapshot_manager(), (time - _EPOCH) // timedelta(milliseconds=1))
             if found is None:
                 raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
-            return self._pin(paimon, int(found.id), branch)
+            return self._pin(paimon, found, branch)
         return self._latest(paimon, branch)
 
     def opened_at(self, snapshot: int) -> Snapshot:
@@ -251,16 +250,17 @@ class Versions(Handle):
         return self._at_number(self._paimon, snapshot, None)
 
     def _at_number(self, paimon: Any, number: int, branch: str | None) -> Snapshot:
-        if snapshot_of(paimon.snapshot_manager(), number) is None:
+        found = snapshot_of(paimon.snapshot_manager(), number)
+        if found is None:
             raise self._no_snapshot(paimon, number)
-        return self._pin(paimon, number, branch)
+        return self._pin(paimon, found, branch)
 
     def _latest(self, paimon: Any, branch: str | None = None) -> Snapshot:
-        number = latest_id(paimon)
+        latest = latest_snapshot(paimon)
         try:
-            return self._pin(paimon, number, branch)
+            return self._pin(paimon, latest, branch)
         except NotFoundError:
-            if latest_id(paimon) == number:
+            if latest is None or latest_id(paimon) == latest.id:
                 raise
             return self._latest(paimon, branch)  # a commit came, and the snapshot before it expired
 
@@ -269,25 +269,20 @@ class Versions(Handle):
         found = self._tagged(paimon, tag)
         if found is None:
             raise self._no_tag(tag, paimon)
-        number = int(found.id)
-        snapshot = snapshot_of(paimon.snapshot_manager(), number)
+        snapshot = snapshot_of(paimon.snapshot_manager(), int(found.id))
         if snapshot is not None and snapshot_identity(snapshot) == snapshot_identity(found):
-            return self._pin(paimon, number, branch)
+            return self._pin(paimon, snapshot, branch)
         # The snapshot's own file has expired (or its number was given out again); the tag still holds its metadata.
-        return self._pin(paimon, number, branch, options={"scan.tag-name": tag})
+        return self._pin(paimon, found, branch, tag)
 
-    def _pin(
-        self, paimon: Any, number: int | None, branch: str | None = None, options: dict[str, str] | None = None
-    ) -> Snapshot:
+    def _pin(self, paimon: Any, snapshot: Any, branch: str | None = None, tag: str | None = None) -> Snapshot:
         name = self.name if branch is None else f"{self.name}$branch_{branch}"
-        if number is not None:
-            options = options or {"scan.snapshot-id": str(number)}
-            try:
-                paimon = paimon.copy(options)
-            except (FileNotFoundError, ValueError) as error:  # it expired this moment
-                raise self._no_snapshot(paimon, number) from error
-        reopen = partial(_pinned, self._load, branch, options)
-        return Snapshot(Version(paimon, name, number, table_uuid(paimon), self._roots, reopen, self._store))
+        number, identity = (None, "") if snapshot is None else (int(snapshot.id), snapshot_identity(snapshot))
+        handle = at_snapshot(paimon, snapshot, tag)
+        if handle is None:
+            raise self._no_snapshot(paimon, number or 0)
+        reopen = Reopen(self._load, branch, number, identity, tag)
+        return Snapshot(Version(handle, name, number, self._load.uuid, self._roots, reopen, self._store))
 
     def _branch(self, branch: str) -> Any:
         checked(branch, "branch")
@@ -400,9 +395,3 @@ def _at_time(manager: Any, time_millis: int) -> Any:
         else:
             high = middle
     return found
-
-
-def _pinned(load: Callable[[str | None], Any], branch: str | None, options: dict[str, str] | None) -> Any:
-    """A handle of one version, made again from its catalog."""
-    paimon = load(branch)
-    return paimon.copy(options) if options else paimon

@@ -1,7 +1,7 @@
 """From a caller's rows to a snapshot: rows -> values, blobs -> writer -> commit."""
 
 from lakehouse.write.blobs import Describer
-from lakehouse.write.commit import discard, latest_id, name_of, publish, publish_snapshot
+from lakehouse.write.commit import discard, latest_id, latest_snapshot, name_of, publish, publish_snapshot
 from lakehouse.write.exclusive import Moved, publish_on, publish_snapshot_on
 from lakehouse.write.ids import checked_commit_id, find_commit, new_commit_id
 from lakehouse.write.ledger import LEDGER, remember
@@ -30,6 +30,7 @@ __all__ = [
     "given_batches",
     "inherited",
     "latest_id",
+    "latest_snapshot",
     "name_of",
     "new_commit_id",
     "ours",

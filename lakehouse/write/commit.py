@@ -187,16 +187,25 @@ def discard(paimon: Any, messages: list[Any]) -> None:
     commit.close()
 
 
+def latest_snapshot(paimon: Any) -> Any:
+    """Pypaimon's latest snapshot, None where there is none.
+
+    Raises:
+        NotFoundError: there are snapshots, and the latest can't be read.
+    """
+    try:
+        return paimon.snapshot_manager().get_latest_snapshot()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise NotFoundError(f"{name_of(paimon)}: its latest snapshot can't be read ({cause_line(error)})") from error
+
+
 def latest_id(paimon: Any) -> int | None:
     """The latest snapshot's id.
 
     Raises:
         NotFoundError: there are snapshots, and the latest can't be read.
     """
-    try:
-        snapshot = paimon.snapshot_manager().get_latest_snapshot()
-    except (RuntimeError, OSError, ValueError) as error:
-        raise NotFoundError(f"{name_of(paimon)}: its latest snapshot can't be read ({cause_line(error)})") from error
+    snapshot = latest_snapshot(paimon)
     return None if snapshot is None else int(snapshot.id)
 
 

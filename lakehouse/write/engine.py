@@ -7,8 +7,6 @@ latest snapshot -> conflicts? -> manifests written -> flushed -> published under
 
 from __future__ import annotations
 
-import errno
-import json
 import logging
 import random
 import time
@@ -24,7 +22,8 @@ from pypaimon.write.commit.conflict_detection import ConflictDetection
 from pypaimon.write.file_store_commit import FileStoreCommit
 
 from lakehouse.durable import sync_files
-from lakehouse.upstream import LinkingSnapshotCommit, is_local, is_served, local_path, newest_schema_id
+from lakehouse.identity import check_same_table
+from lakehouse.upstream import LinkingSnapshotCommit, is_local, is_served, local_path, newest_schema
 
 # It reports each lost race as a warning; races are as usual here as they are harmless, and errors are raised.
 _log = logging.getLogger(FileStoreCommit.__module__)
@@ -187,7 +186,9 @@ class Committer(FileStoreCommit):
             if self._check is not None:
                 self._check(snapshot.id)
             if not is_served(self.table):
-                snapshot.schema_id = max(snapshot.schema_id, newest_schema_id(self.snapshot_manager))
+                newest = newest_schema(self.snapshot_manager)
+                check_same_table(self.table, newest)
+                snapshot.schema_id = max(snapshot.schema_id, int(newest.id))
             if self._local:
                 self._flush(attempt)
         except Exception as error:  # noqa: BLE001 - raised between attempts: upstream would take it for a lost race
@@ -302,7 +303,7 @@ class Committer(FileStoreCommit):
         written = [path for entry in attempt.entries if entry.kind == 0 for path in self._paths(entry)]
         written += [self._index_path(entry) for entry in attempt.index_adds]
         named += [local_path(path) for path in written if is_local(path)]  # others were complete when they were written
-        named += [self._own_schema_file(), self._schema_file(attempt.snapshot.schema_id)]
+        named += [self._schema_file(number) for number in (self.table.table_schema.id, attempt.snapshot.schema_id)]
         folders = {folder for path in named for folder in path.parents if folder == root or root in folder.parents}
         folders |= {path.parent for path in named}
         waiting = {*named, *folders} - (self._synced - {manifests})
@@ -311,17 +312,6 @@ class Committer(FileStoreCommit):
 
     def _schema_file(self, number: int) -> Path:
         return local_path(f"{self.table.schema_manager.schema_path}/schema-{number}")
-
-    def _own_schema_file(self) -> Path:
-        """Where the schema lies that the writer began with.
-
-        Raises:
-            FileNotFoundError: it is another table's by now: this one was dropped, and one of its name made since.
-        """
-        file = self._schema_file(self.table.table_schema.id)
-        if json.loads(file.read_bytes()).get("timeMillis") != self.table.table_schema.time_millis:
-            raise FileNotFoundError(errno.ENOENT, "the table was dropped, and another of its name was made", str(file))
-        return file
 
     def _paths(self, entry: Any) -> list[str]:
         file = entry.file

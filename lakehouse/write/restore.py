@@ -9,6 +9,7 @@ from typing import Any
 
 from lakehouse.durable import sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
+from lakehouse.identity import check_same_table
 from lakehouse.upstream import is_local, local_path
 from lakehouse.write.commit import name_of
 from lakehouse.write.ids import new_commit_id
@@ -36,6 +37,7 @@ def publish_restored(paimon: Any, target: Any) -> tuple[Any, Any]:
         CommitError: nothing was published; trying again is safe.
         CommitUnknownError: the store failed while it was published and can't be asked.
     """
+    check_same_table(paimon)
     manager = paimon.snapshot_manager()
     properties = {ROWS: "0", BYTES: "0", OPERATION: "rollback", COMMIT_ID: new_commit_id(), RESTORED: str(target.id)}
     for attempt in range(_ATTEMPTS):

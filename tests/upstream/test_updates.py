@@ -89,7 +89,7 @@ def test_two_changes_of_columns_at_once_leave_one(tmp_path: Path, monkeypatch: p
 
 def test_a_writer_that_began_earlier_hides_a_column(tmp_path: Path) -> None:
     """A snapshot is read with the columns that its writer began with.
-    Remedy: the commit takes the newest schema, `newest_schema_id` in lakehouse/upstream.py."""
+    Remedy: the commit takes the newest schema, `newest_schema` in lakehouse/upstream.py."""
     made = plain(tmp_path, [row(0)])
     early = made.table
     made.alter(SchemaChange.add_column("score", AtomicType("INT")))
