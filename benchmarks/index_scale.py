@@ -1,10 +1,12 @@
 """Cost of a RowIndex against its number of rows: build, disk, open, seek, step, memory.
 
 Rows are made up: one BLOB column in files of 65,536 blobs, and one number a row, through the same `build_index` that queries
-use, fed by a made-up locator, so that no blob needs to exist. Each part runs in a process of its own: build and save; open;
-100 seeks to random places, then 1,000 steps (order, and references of the batch), and both once more: the second time the
-mapped pages are there, so that no page faults ("faults") are in the time. "MiB anon" is memory that the process owns; its peak
-RSS also counts pages of the mapped file, which the system takes back at will.
+use, fed by a made-up locator, so that no blob needs to exist. Each part runs in a process of its own: build and save; open,
+seek and step. A seek is what a resume costs: an order made anew, and the references of the batch at a random place. A step is
+the next batch's. Both are this thread's processor time, that of page faults included, which other processes on the machine
+disturb less than they do the clock. "cold": the file is in the system's cache, but not one of its pages is mapped yet, so that
+each touched page costs a fault, the more of them the larger the file ("faults" counts them). "warm": the same rows again.
+"anon" is memory that the process owns; its peak RSS also counts pages of the mapped file, which the system takes back at will.
 
     python benchmarks/index_scale.py --rows 1000000 10000000 100000000 --data /tmp/scale     (3 GB at 100 M, deleted at the end)
 """
@@ -17,7 +19,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 import _bench
 
-BATCH, STEPS, CHUNK, FILE_ROWS, BLOB_BYTES = 64, 1_000, 262_144, 65_536, 18_000
+BATCH, SEEKS, STEPS, WARM_PASSES = 64, 100, 1_000, 3
+SHUFFLES = ("blocks", "rows")
+CHUNK, FILE_ROWS, BLOB_BYTES = 262_144, 65_536, 18_000
 LABEL_BYTES = 4  # a row; not counted as the index's own
 
 
@@ -95,7 +99,6 @@ def build(n: int, args: argparse.Namespace) -> dict[str, float]:
 
 def use(n: int, args: argparse.Namespace) -> dict[str, float]:
     import lakehouse as lh
-    from lakehouse.order import Order
 
     lh.RowIndex, lh.Dataset  # noqa: B018 - loads torch
     imported, anon = _bench.peak_mib(), _bench.status_mib("RssAnon")
@@ -105,28 +108,50 @@ def use(n: int, args: argparse.Namespace) -> dict[str, float]:
     ds = lh.Dataset(index, batch_size=BATCH, seed=7)
     ds.steps(0, 0)  # what a process opens before its first batch
     ready = time.perf_counter()
-    refs = index.blobs("frame")
-    rng = np.random.default_rng(0)
-    measures: dict[str, float] = {}
-    places = rng.integers(0, n - BATCH, STEPS // 10).tolist()
-    for shuffle, name in (("blocks", ""), ("rows", " rows")):
-        order = Order(n, 7, shuffle)
-        order.rows(0, 0, BATCH)
-        for visit in ("", " again"):
-            for what, begins in (("seek", places), ("step", [step * BATCH for step in range(STEPS)])):
-                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-                began = time.perf_counter()
-                for at in begins:
-                    refs.take(order.rows(1, at, at + BATCH))
-                measures[f"{what}{name}{visit} us"] = (time.perf_counter() - began) / len(begins) * 1e6
-                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-                measures[f"{what}{name}{visit} faults"] = faults / len(begins)
+    measures = {"open ms": (opened - start) * 1e3, "Dataset ms": (ready - opened) * 1e3}
+    places = np.random.default_rng(0).integers(0, n - BATCH, SEEKS).tolist()
+    steps = [step * BATCH for step in range(STEPS)]
+    for shuffle in SHUFFLES:
+        measures |= timed(f"seek {shuffle}", lambda: refs_of(args, n), lambda shuffle=shuffle: order_for(n, shuffle), places)
+        order = order_for(n, shuffle)
+        order.rows(1, 0, BATCH)
+        measures |= timed(f"step {shuffle}", lambda: refs_of(args, n), lambda order=order: order, steps)
     return {
-        "open ms": (opened - start) * 1e3,
-        "Dataset ms": (ready - opened) * 1e3,
         **measures,
         "use MiB peak": _bench.peak_mib() - imported,
-        "use MiB anon": _bench.status_mib("RssAnon") - anon,
+        "use MiB anon": _bench.status_mib("RssAnon"),
+        "above imports": _bench.status_mib("RssAnon") - anon,
+    }
+
+
+def order_for(n: int, shuffle: Any) -> Any:
+    from lakehouse.order import Order
+
+    return Order(n, 7, shuffle)
+
+
+def refs_of(args: argparse.Namespace, n: int) -> Any:
+    """References of a mapping of their own, none of whose pages is there yet."""
+    import lakehouse as lh
+
+    return lh.RowIndex.load(path_of(args, n), Catalog()).blobs("frame")
+
+
+def timed(name: str, refs_of: Callable[[], Any], order_of: Callable[[], Any], begins: list[int]) -> dict[str, float]:
+    """Microseconds of the batches that begin at these positions, cold and warm, and page faults of the former."""
+    refs = refs_of()
+    passes = []
+    for _ in range(1 + WARM_PASSES):
+        faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.thread_time()
+        for at in begins:
+            refs.take(order_of().rows(1, at, at + BATCH))
+        seconds = time.thread_time() - began
+        passes.append((seconds / len(begins) * 1e6, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
+    (cold, faults), *warm = passes
+    return {
+        f"{name} cold us": cold,
+        f"{name} cold faults": faults / len(begins),
+        f"{name} warm us": min(us for us, _ in warm),
     }
 
 
@@ -145,16 +170,21 @@ def report(results: _bench.Runs) -> None:
         n = name.split()[-1]
         merged.setdefault(n, [{} for _ in rows])
         merged[n] = [{**old, **new} for old, new in zip(merged[n], rows, strict=True)]
-    for columns in (
-        ("build s", "save s", "build ns/row", "bytes/row", "build MiB peak", "build MiB anon"),
-        ("open ms", "Dataset ms", "use MiB peak", "use MiB anon"),
-        *(
-            tuple(f"{what}{name}{visit} {unit}" for visit in ("", " again") for unit in ("us", "faults"))
-            for what in ("seek", "step")
-            for name in ("", " rows")
-        ),
+    _bench.values(merged, ("build s", "save s", "build ns/row", "bytes/row", "build MiB peak", "build MiB anon"))
+    _bench.values(merged, ("open ms", "Dataset ms", "use MiB peak", "use MiB anon", "above imports"))
+    for what in ("seek", "step"):
+        for shuffle in SHUFFLES:
+            name = f"{what} {shuffle}"
+            _bench.values(merged, (f"{name} warm us", f"{name} cold us", f"{name} cold faults"))
+    few, *_, many = merged
+    print(f"\nratios {many} / {few}:")
+    for key in (
+        "build ns/row",
+        "open ms",
+        "use MiB anon",
+        *(f"{what} {shuffle} {how} us" for what in ("seek", "step") for shuffle in SHUFFLES for how in ("warm", "cold")),
     ):
-        _bench.values(merged, columns)
+        print(f"  {key:<24}{_bench.median(merged[many], key) / _bench.median(merged[few], key):8.2f}")
     print("\nwanted: build linear, at most 24 bytes/row beside scalars, open below 100 ms, seek and step constant")
 
 

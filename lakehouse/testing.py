@@ -1,6 +1,6 @@
 """Proofs of exactness that run on any table, and a fetcher that fails on purpose: for our tests and for yours.
 
-Both proofs take a function that makes a loader::
+Both proofs take a function that makes a loader as your training does::
 
     def make_loader(**overrides):
         workers = overrides.pop("workers", 0)
@@ -8,11 +8,13 @@ Both proofs take a function that makes a loader::
         return lh.Loader(lh.Dataset(index, **options), workers=workers)
 
 
-    assert_elastic(make_loader)
+    assert_elastic(make_loader, key="frame_id")
     assert_resumable(make_loader)
 
-They call it with some of ``rank``, ``world``, ``batch_size`` (options of `Dataset`) and ``workers`` (of `Loader`). Its own
-batch size should have many divisors, such as 12: worlds that don't divide it are left out.
+They call it with some of ``rank``, ``world``, ``batch_size`` (options of `Dataset`) and ``workers`` (of `Loader`), which must
+have the last word. Its own batch size should have many divisors, such as 12: worlds that don't divide it are left out. A few
+hundred rows are enough: ``index.take(range(300))``. Worker processes are started only where you ask for them
+(``workers=(0, 2)``), and want the script's ``if __name__ == "__main__":`` guard.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ import hashlib
 import json
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 
 from lakehouse.errors import FetchError
@@ -47,26 +51,41 @@ class MakeLoader(Protocol):
 
 
 def assert_elastic(
-    make_loader: MakeLoader, *, worlds: Sequence[int] = (1, 2, 3, 4, 6, 8, 12), workers: Sequence[int] = (0,), epochs: int = 2
+    make_loader: MakeLoader,
+    *,
+    worlds: Sequence[int] = (1, 2, 3, 4, 6, 8, 12),
+    workers: Sequence[int] = (0,),
+    epochs: int = 2,
+    key: str | None = None,
 ) -> None:
     """Every world and number of workers gives the same global batches, no row twice, and fewer than one batch lost.
 
-    Ranks are simulated, one after the other, in this process.
+    Ranks are simulated, one after the other, in this process. With ``tail="pad"`` no row may be lost.
 
     Args:
         make_loader: see the module.
         worlds: numbers of ranks to try.
         workers: numbers of worker processes to try, each with every world.
         epochs: epochs to run.
+        key: a column whose values all differ. Then rows are counted in the batches as they arrive; without it, in the plan
+            that they are made from.
 
     Raises:
-        AssertionError: naming the topology and the step that differ.
+        AssertionError: naming the topology and the step that differ, or the rows that come twice or never.
+        ValueError: the key is no column of the batches, or has a value twice.
+
+    Example:
+        >>> assert_elastic(make_loader, key="frame_id", workers=(0, 2))  # doctest: +SKIP
     """
     base = make_loader(rank=0, world=1, workers=0)
     shard = base.dataset.shard
-    expected = [_collect([base]) for _ in range(epochs)]
+    expected = []
     for epoch in range(epochs):
-        _check_rows(base, epoch)
+        _check_plan(base, epoch)
+        arrived = None if key is None else _KeyCount(base, key)
+        expected.append(_collect([base], each=arrived))
+        if arrived is not None:
+            arrived.check(epoch)
     dealt = [world for world in worlds if shard.global_batch % world == 0]
     for world in dealt:
         for count in workers:
@@ -97,6 +116,9 @@ def assert_resumable(
 
     Raises:
         AssertionError: naming the step and the topology.
+
+    Example:
+        >>> assert_resumable(make_loader, topologies=[(1, 0), (2, 0), (1, 2)])  # doctest: +SKIP
     """
     base = make_loader(rank=0, world=1, workers=0)
     steps, size = len(base), base.dataset.shard.global_batch
@@ -206,8 +228,10 @@ def _ranks(make_loader: MakeLoader, world: int, size: int, workers: int) -> list
     return [make_loader(rank=rank, world=world, batch_size=size // world, workers=workers) for rank in range(world)]
 
 
-def _collect(loaders: Sequence[Loader], name: str = "", limit: int | None = None) -> list[GlobalBatch]:
-    """The global batches of one epoch, or of its first steps."""
+def _collect(
+    loaders: Sequence[Loader], name: str = "", limit: int | None = None, each: Callable[[Any], None] | None = None
+) -> list[GlobalBatch]:
+    """The global batches of one epoch, or of its first steps; ``each`` is shown every batch."""
     ranks: list[list[GlobalBatch]] = []
     for loader in loaders:
         iterator: Iterator[Any] = iter(loader)
@@ -216,6 +240,8 @@ def _collect(loaders: Sequence[Loader], name: str = "", limit: int | None = None
             batch = next(iterator, None)
             if batch is None:
                 break
+            if each is not None:
+                each(batch)
             batches.append(_digests(batch))
         ranks.append(batches)
         del iterator
@@ -234,22 +260,57 @@ def _compare(got: Sequence[GlobalBatch], expected: Sequence[GlobalBatch], first:
         raise AssertionError(f"{name}: {len(got)} steps from step {first} on, expected {len(expected)}")
 
 
-def _check_rows(loader: Loader, epoch: int) -> None:
-    """Every row at most once, and as few lost as promised."""
+def _check_plan(loader: Loader, epoch: int) -> None:
+    """Every row at most once, and as few lost as promised, by the rows that steps are made from."""
     dataset = loader.dataset
     if not isinstance(dataset.order, Order):
         return  # a mixture or weights: rows come as often as they are due
-    n, size = len(dataset.index), dataset.shard.global_batch
+    n = len(dataset.index)
     seen = np.zeros(n, np.int64)
     for step in range(len(loader)):
         rows = dataset.rows_of(epoch, step)
         np.add.at(seen, rows.rows[rows.valid], 1)
-    lost = int((seen == 0).sum())
-    allowed = size - 1 if dataset.shard.tail == "drop" else 0
-    if seen.max(initial=0) > 1 or lost > allowed:
-        raise AssertionError(
-            f"epoch {epoch}: {int((seen > 1).sum())} rows come twice, {lost} of {n} are lost ({allowed} allowed)"
-        )
+    _check_counts(loader, epoch, int((seen > 1).sum()), int((seen == 0).sum()))
+
+
+def _check_counts(loader: Loader, epoch: int, twice: int, lost: int) -> None:
+    shard = loader.dataset.shard
+    allowed = shard.global_batch - 1 if shard.tail == "drop" else 0
+    if twice or lost > allowed:
+        raise AssertionError(f"epoch {epoch}: {twice} rows come twice, {lost} of {shard.n} are lost ({allowed} allowed)")
+
+
+class _KeyCount:
+    """How often each row came, by a column that tells rows apart."""
+
+    def __init__(self, loader: Loader, key: str) -> None:
+        once_each = isinstance(loader.dataset.order, Order)
+        if not once_each:
+            raise ValueError(
+                "key= counts rows that come once each; those of a mixture or of weights come as often as they are due"
+            )
+        values = loader.dataset.index.column(key)
+        if pc.count_distinct(values, mode="all").as_py() != len(values):
+            raise ValueError(f"key={key!r}: the column has a value twice and can't tell rows apart; take one that is unique")
+        self._loader = loader
+        self._key = key
+        self._seen: Counter[Any] = Counter()
+        self._skipped = -loader.stats.rows_skipped
+
+    def __call__(self, batch: Any) -> None:
+        """Count a batch's rows."""
+        if self._key not in batch:
+            raise ValueError(f"key={self._key!r} is no column of the batches, which have {', '.join(map(str, batch))}")
+        values = batch[self._key]
+        values = values.tolist() if isinstance(values, torch.Tensor) else values
+        valid = batch["valid"].tolist() if "valid" in batch else [True] * len(values)
+        self._seen.update(value for value, is_valid in zip(values, valid, strict=True) if is_valid)
+
+    def check(self, epoch: int) -> None:
+        """Every row at most once, and as few lost as promised, beside those that were skipped as bad."""
+        twice = sum(count > 1 for count in self._seen.values())
+        came = len(self._seen) + self._skipped + self._loader.stats.rows_skipped
+        _check_counts(self._loader, epoch, twice, self._loader.dataset.shard.n - came)
 
 
 def _digests(batch: Any) -> GlobalBatch:
