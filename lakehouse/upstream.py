@@ -7,6 +7,7 @@ losing a remedy. ``tests/upstream/`` shows each fault and turns red when it heal
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from pypaimon.catalog.catalog_environment import CatalogEnvironment
 from pypaimon.common.json_util import JSON
 from pypaimon.schema.schema_manager import SchemaManager
 from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
+from pypaimon.snapshot.snapshot_manager import SnapshotManager
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.write.commit.conflict_detection import ConflictDetection
 from pypaimon.write.file_store_commit import FileStoreCommit
@@ -27,11 +29,14 @@ from lakehouse.errors import CommitError, ConfigError
 from lakehouse.served import ServedEnvironment, ServedTags
 
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
+_TRIES = 5
 _REPLACED = (
     (RenamingSnapshotCommit, "commit"),
     (RenamingSnapshotCommit, "_commit_latest_hint"),
     (CatalogEnvironment, "snapshot_commit"),
     (FileStoreTable, "copy_without_time_travel"),
+    (SnapshotManager, "get_latest_snapshot"),
+    (SnapshotManager, "get_snapshot_by_id"),
     *(
         (FileStoreCommit, method)  # by `lakehouse.write.engine`
         for method in ("_try_commit_once", "_write_manifest_files", "_is_duplicate_commit", "_commit_retry_wait")
@@ -246,6 +251,54 @@ def snapshot_of(manager: Any, number: int) -> Any:
         return manager.get_snapshot_by_id(number)
     except FileNotFoundError:
         return None
+
+
+def latest_of(manager: Any) -> Any:
+    """The latest snapshot, None when there is none.
+
+    Upstream finds its number and then reads it. Where a commit and an expiry come in between, it is gone, and there is a later
+    one.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return manager.get_latest_snapshot()
+    return manager.get_latest_snapshot()
+
+
+class ExpiredError(Exception):
+    """The number of a snapshot was taken, and what had it has expired: whose it was can't be seen any more."""
+
+
+def snapshot_under(manager: Any, number: int) -> Any:
+    """Which snapshot has, or had, a number: None while nobody has taken it.
+
+    Raises:
+        ExpiredError: it is gone.
+    """
+    latest = latest_of(manager)  # first: a server may have files there that it did not publish
+    if latest is None or latest.id < number:
+        return None
+    found = latest if latest.id == number else snapshot_of(manager, number)
+    if found is None:
+        raise ExpiredError(f"snapshot {number} was published, by this writer or another, and has expired since")
+    return found
+
+
+class SteadySnapshots(SnapshotManager):
+    """The snapshots of a table that others expire meanwhile: see `snapshot_of` and `latest_of`."""
+
+    @classmethod
+    def of(cls, manager: SnapshotManager) -> SteadySnapshots:
+        """In place of upstream's own."""
+        return cls(manager.file_io, manager.table_path, manager.branch, manager.snapshot_loader)
+
+    def get_latest_snapshot(self) -> Any:
+        """As upstream, also while snapshots expire."""
+        return latest_of(super())
+
+    def get_snapshot_by_id(self, snapshot_id: int) -> Any:
+        """As upstream, also while snapshots expire."""
+        return snapshot_of(super(), snapshot_id)
 
 
 def snapshots_of(manager: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import pytest
 import lakehouse as lh
 from lakehouse import durable
 from lakehouse.schema import Columns
-from lakehouse.upstream import LinkingSnapshotCommit
+from lakehouse.upstream import ExpiredError, LinkingSnapshotCommit, latest_of, snapshot_of, snapshot_under
 from lakehouse.write import COMMIT_ID, Describer, Published, Writer, publish, remember, to_batches
 from tests.stress.lake import folder_of, held, made, named_files, orphans, row, rows
 
@@ -236,6 +236,71 @@ def test_what_may_still_come_keeps_its_files(table: lh.Table) -> None:
     assert held(table) == rows(range(4))
     assert table.append(rows(range(1, 4)), commit_id="x").snapshot_id == 2
     assert held(table) == rows(range(4))
+
+
+def test_what_expired_before_it_was_looked_up_is_not_taken_for_anothers(table: lh.Table) -> None:
+    """Later snapshots name the manifests of a commit whose answer was lost: they stay, although its own snapshot is gone."""
+
+    def lose(commit: Callable[[], bool]) -> bool:
+        assert commit()
+        table.append([row(9)])
+        table.expire(keep_last=1)
+        raise OSError("no answer")
+
+    table.append([row(0)])
+    paimon = with_store(table.paimon, lambda inner: Far(inner, lose))
+    with pytest.raises(
+        lh.CommitUnknownError, match=r"snapshot 2 was published, by this writer or another, and has expired since"
+    ):
+        publish(paimon, prepared(paimon, range(1, 4)), commit_id="x")
+    assert held(table) == rows((0, 1, 2, 3, 9))
+    assert table.append(rows(range(1, 4)), commit_id="x").snapshot_id == 2
+
+
+class Vanishing:
+    """A store on which, just after it said that a file is there, others commit and let the file's snapshot expire."""
+
+    def __init__(self, inner: Any, name: str, happens: Callable[[], object]) -> None:
+        self.inner, self.name, self.happens = inner, name, [happens]
+
+    def exists(self, path: str) -> bool:
+        there = bool(self.inner.exists(path))
+        if there and self.happens and path.endswith(self.name):
+            self.happens.pop()()
+        return there
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def between(table: lh.Table) -> Callable[[], object]:
+    return lambda: (table.append([row(9)]), table.expire(keep_last=1))
+
+
+def test_snapshots_that_expire_between_the_look_and_the_read(table: lh.Table) -> None:
+    table.append([row(0)])
+    manager = table.paimon.snapshot_manager()
+    manager.file_io = Vanishing(manager.file_io, "snapshot-1", between(table))
+    assert latest_of(manager).id == 2
+    manager.file_io = Vanishing(manager.file_io, "snapshot-2", between(table))
+    assert snapshot_of(manager, 2) is None
+    paimon = table.paimon
+    messages = prepared(paimon, range(1, 3))
+    number = latest_of(paimon.snapshot_manager()).id
+    paimon.file_io = Vanishing(paimon.file_io, f"snapshot-{number}", between(table))
+    assert publish(paimon, messages, commit_id="x") == number + 2
+    assert paimon.file_io.happens == []
+
+
+def test_whose_a_number_is(table: lh.Table) -> None:
+    table.append([row(0)])
+    table.append([row(1)])
+    table.expire(keep_last=1)
+    manager = table.paimon.snapshot_manager()
+    assert snapshot_under(manager, 2).id == 2
+    assert snapshot_under(manager, 3) is None
+    with pytest.raises(ExpiredError, match="snapshot 1 was published"):
+        snapshot_under(manager, 1)
 
 
 def test_what_another_writer_ruled_out_is_tried_again(table: lh.Table) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lakehouse as lh
+from lakehouse.history import branches
 from lakehouse.upkeep import remove_orphans
 from lakehouse.upkeep.store import Entry, LocalStore
 from tests.lake_files import files_of, folder_of, needed_of
@@ -113,6 +114,65 @@ def test_temporary_files_and_manifests(table: lh.Table) -> None:
     assert sum(report.files.values()) == report.bytes == len(made)
     assert report.files["temporary"] == 11
     assert everything(root) == before
+
+
+def test_a_branch_whose_making_stopped_half_way(table: lh.Table) -> None:
+    (folder_of(table) / "lakehouse").mkdir()
+    (folder_of(table) / "lakehouse" / ".history.lock").touch()
+    before = everything(folder_of(table))
+    table.create_branch("dev").append([{"id": 77, "p": "x y", "frame": b"only there"}])
+    with_branch = everything(folder_of(table))
+    folder = folder_of(table) / "branch"
+    hidden = (
+        folder / ".branch-dev.0123abcd"
+    )  # before its last step a branch lies there, and after the first step of its removal
+    (folder / "branch-dev").rename(hidden)
+    age(table, 23)
+    assert table.branches() == []
+    assert table.remove_orphans().paths == ()
+    (hidden / "late").mkdir()
+    age(table, 2)
+    os.utime(hidden / "snapshot" / "snapshot-2")  # one file is young: it may be at work
+    report = table.remove_orphans()
+    assert (report.paths, report.spared) == ((), len([path for path in hidden.rglob("*") if path.is_file()]))
+    age(table, 50)
+    planned = table.remove_orphans(dry_run=True)
+    assert hidden.exists()
+    done = table.remove_orphans()
+    assert (done, done.paths) == (planned, planned.paths)
+    assert not hidden.exists()
+    assert len(done.paths) == len(with_branch) - len(before)
+    assert everything(folder_of(table)) == before
+    assert table.remove_orphans(timedelta(0)).paths == ()
+
+
+def test_a_branch_whose_making_is_killed(table: lh.Table) -> None:
+    """The real thing: a process ends in the middle of `create_branch`."""
+    (folder_of(table) / "lakehouse").mkdir()
+    (folder_of(table) / "lakehouse" / ".history.lock").touch()
+    before = everything(folder_of(table))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            branches._moved = lambda source, target: os._exit(0)
+            table.create_branch("dev")
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [path.name.rpartition(".")[0] for path in (folder_of(table) / "branch").iterdir()] == [".branch-dev"]
+    assert table.create_branch("dev").latest().count_rows() == len(KEYS)
+    table.delete_branch("dev")
+    assert table.remove_orphans(timedelta(0)).files == {"temporary": 5}
+    assert everything(folder_of(table)) == before
+
+
+def test_names_that_look_nearly_like_it_stay(table: lh.Table) -> None:
+    for name in (".branch-dev", ".branch-dev.0123", ".branch-.0123abcd~", ".other-dev.0123abcd", "dev.0123abcd"):
+        (folder_of(table) / "branch" / name / "schema").mkdir(parents=True)
+        (folder_of(table) / "branch" / name / "schema" / "schema-0").write_text("{}")
+    before = everything(folder_of(table))
+    assert table.remove_orphans(timedelta(0)).paths == ()
+    assert everything(folder_of(table)) == before
 
 
 def test_what_is_not_ours_is_not_touched(table: lh.Table, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def removals(base: Base, groups: Groups) -> Iterator[Any]:
     files: dict[tuple[tuple[Any, ...], int], list[Any]] = {}
     for group in groups.groups:
         files.setdefault((tuple(group.partition), group.split.bucket), []).extend(group.split.files)
-    snapshot = base.paimon.snapshot_manager().get_snapshot_by_id(base.snapshot_id) if files else None
+    snapshot = base.version.snapshot if files else None
     marks: dict[tuple[tuple[Any, ...], int], list[Any]] = {}
     if snapshot is not None and snapshot.index_manifest:
         for entry in IndexManifestFile(base.paimon).read(snapshot.index_manifest):

@@ -24,7 +24,7 @@ from lakehouse.compaction.state import Source, check_indexes, entries, sources
 from lakehouse.errors import CommitError, ConfigError, SchemaError
 from lakehouse.scan import Version
 from lakehouse.upkeep import Meter, Progress
-from lakehouse.upstream import pinned
+from lakehouse.upstream import latest_of, pinned
 from lakehouse.write import Moved
 
 logger = logging.getLogger(__name__)
@@ -119,11 +119,9 @@ def compact(
 
 def plan_work(version: Version, where: Any, target_bytes: int, *, keep_ids: bool) -> Work:
     """What there is to do at a version. Reads metadata and deletion vectors only."""
-    snapshot = snapshot_of(version)
+    snapshot = version.snapshot
     check_indexes(version, snapshot)
     found = chosen_sources(version, where)
-    if not same_snapshot(snapshot, snapshot_of(version)):
-        raise Moved(f"{version}: it was rolled back while its files were listed; nothing was done, try again")
     by_partition: dict[tuple[Any, ...], list[int]] = {}
     for i, source in enumerate(found):
         by_partition.setdefault((source.group.partition, source.group.split.bucket), []).append(i)
@@ -241,7 +239,7 @@ def _discard(version: Version, written: Written, error: BaseException) -> None:
         return
     if not isinstance(error, Exception):  # Ctrl-C can come just after the snapshot was published
         paimon = version.paimon
-        latest = paimon.snapshot_manager().get_latest_snapshot()
+        latest = latest_of(paimon.snapshot_manager())
         if latest is not None and {path.rsplit("/", 1)[-1] for path in written.paths} & entries(paimon, latest).keys():
             return
     written.discard()
@@ -278,7 +276,7 @@ def publish_where_same(version: Version, seen: Any, paimon: Any, touched: Sequen
         CommitError: other commits came first each time.
     """
     for race in range(_MAX_RACES):
-        latest = paimon.snapshot_manager().get_latest_snapshot()
+        latest = latest_of(paimon.snapshot_manager())
         if not same_snapshot(latest, seen):
             _check_same(version, paimon, latest, touched)
             seen = latest
@@ -311,7 +309,7 @@ def merge_manifests(handle: Callable[[], Any], operation: str = "compact") -> in
     """
     for race in range(_MAX_RACES):
         paimon = handle()
-        latest = paimon.snapshot_manager().get_latest_snapshot()
+        latest = latest_of(paimon.snapshot_manager())
         if latest is None or not _worth_merging(paimon, latest):
             return None
         made = publish(paimon, latest, Change(operation, merge_manifests=True))
@@ -329,18 +327,13 @@ def _worth_merging(paimon: Any, snapshot: Any) -> bool:
 
 def manifests_of(version: Version) -> int:
     """How many manifest files a version's lists name."""
-    return len(_manifests(version.paimon, snapshot_of(version)))
+    return len(_manifests(version.paimon, version.snapshot))
 
 
 def _manifests(paimon: Any, snapshot: Any) -> list[Any]:
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
     return list(ManifestListManager(paimon).read_all(snapshot))
-
-
-def snapshot_of(version: Version) -> Any:
-    """The pypaimon snapshot of a version that has one."""
-    return version.paimon.snapshot_manager().get_snapshot_by_id(version.snapshot_id)
 
 
 def same_snapshot(one: Any, other: Any) -> bool:

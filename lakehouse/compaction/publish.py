@@ -20,7 +20,7 @@ from lakehouse.compaction.state import entries
 from lakehouse.durable import publish_file, sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
 from lakehouse.identity import check_same_table
-from lakehouse.upstream import LinkingSnapshotCommit, is_local, local_path
+from lakehouse.upstream import LinkingSnapshotCommit, is_local, local_path, snapshot_under
 from lakehouse.write import BYTES, COMMIT_ID, OPERATION, ROWS, name_of, new_commit_id
 
 _ADD, _DELETE = 0, 1
@@ -159,7 +159,7 @@ def _handed_over(paimon: Any, base: Any, snapshot: Any, changed: Sequence[Any], 
 def _is_there(paimon: Any, snapshot: Any, error: BaseException | None = None) -> bool:
     """Whether the snapshot was published."""
     try:
-        found = paimon.snapshot_manager().get_snapshot_by_id(snapshot.id)
+        found = snapshot_under(paimon.snapshot_manager(), snapshot.id)
     except Exception as unanswered:
         raise CommitUnknownError(
             f"{name_of(paimon)}: the outcome of a commit can't be looked up ({cause_line(unanswered)}"

@@ -90,7 +90,7 @@ def remove_branch(paimon: Any, name: str) -> None:
     target = local_path(folder) / f"{_PREFIX}{name}"
     hidden = _hidden(target)
     target.rename(hidden)  # at once: no half of it can be opened
-    shutil.rmtree(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)  # what is left of it is an orphan
 
 
 def _hidden(target: Path) -> Path:

@@ -17,6 +17,7 @@ from lakehouse.history.rollback import Field, fields_of
 from lakehouse.query import query_of_rows
 from lakehouse.scan import Version, plan, snapshot_identity
 from lakehouse.schema import known_columns
+from lakehouse.upstream import snapshot_of
 
 if TYPE_CHECKING:
     import daft
@@ -214,5 +215,5 @@ def _descends(one: Version, other: Version) -> bool:
         return True
     if other.snapshot_id is None or other.snapshot_id < one.snapshot_id:
         return False
-    found = other.paimon.snapshot_manager().get_snapshot_by_id(one.snapshot_id)
+    found = snapshot_of(other.paimon.snapshot_manager(), one.snapshot_id)
     return found is not None and snapshot_identity(found) == one.snapshot_uuid

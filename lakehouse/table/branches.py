@@ -12,7 +12,7 @@ from lakehouse.scan import snapshot_identity
 from lakehouse.table.versions import Versions
 from lakehouse.upkeep import alone
 from lakehouse.upstream import snapshots_of
-from lakehouse.write import LEDGER, inherited, publish_one
+from lakehouse.write import LEDGER, inherited, latest_snapshot, publish_one
 
 if TYPE_CHECKING:
     from lakehouse.table import Table
@@ -132,7 +132,7 @@ class Branches(Versions):
     def _fast_forward(self, name: str) -> int | None:
         branch = self._branch(name)
         main = self.paimon
-        latest = main.snapshot_manager().get_latest_snapshot()
+        latest = latest_snapshot(main)
         theirs = {int(snapshot.id): snapshot for snapshot in snapshots_of(branch.snapshot_manager())}
         number = 0 if latest is None else int(latest.id)
         if latest is not None and (number not in theirs or snapshot_identity(theirs[number]) != snapshot_identity(latest)):

@@ -6,7 +6,7 @@ folders of partitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -224,20 +224,25 @@ def needed_names(manifests: Manifests, roots: Iterable[Root]) -> set[str]:
     return names
 
 
-def load_roots(store: Store, manifests: Manifests) -> list[Root]:
+def load_roots(store: Store, manifests: Manifests, without: Collection[str] = ()) -> list[Root]:
     """Everything that keeps files alive now, with its manifests loaded.
+
+    Args:
+        store: the table's folder.
+        manifests: what they are loaded into.
+        without: folders of branches that are to go, and keep nothing.
 
     Raises:
         FetchError: a root or a manifest can't be read; the text names it.
         ConfigError: see `read_roots`.
     """
     for _ in range(_TRIES):
-        roots = read_roots(store)
+        roots = read_roots(store, without)
         try:
             manifests.load(roots)
         except FetchError:
             # Another process may have removed a snapshot, and then its manifests, while they were read here.
-            if set(_identities(roots)) <= set(_identities(read_roots(store))):
+            if set(_identities(roots)) <= set(_identities(read_roots(store, without))):
                 raise
         else:
             return roots

@@ -18,6 +18,7 @@ from lakehouse.upkeep.progress import Meter, Progress
 from lakehouse.upkeep.remove import Doomed, by_kind, delete, kind_of, total_bytes
 from lakehouse.upkeep.report import Left, OrphanReport
 from lakehouse.upkeep.store import Entry, Store, store_of
+from lakehouse.upkeep.unfinished import is_unfinished, unfinished_branches
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MANIFEST = re.compile(rf"(index-manifest|manifest-list|manifest)-{_UUID}(-[\w-]+)?(\.avro\.sidecar)?")
@@ -41,19 +42,26 @@ def remove_orphans(
     check_own_history(paimon, "remove_orphans")
     store = store_of(paimon) if store is None else store
     before_s = store.now_s() - older_than.total_seconds()
-    found = list(candidates(paimon, store))
+    half_made = unfinished_branches(store)
+    found = [*candidates(paimon, store), *(file for files in half_made.values() for file in files)]
+    gone = [folder for folder, files in half_made.items() if all(modified_s <= before_s for _, modified_s in files)]
     manifests = Manifests(store)
-    needed = needed_names(manifests, load_roots(store, manifests))
+    needed = needed_names(manifests, load_roots(store, manifests, without=gone))
     orphans = [(file, modified_s) for file, modified_s in found if file.path.rpartition("/")[2] not in needed]
     doomed = sorted(file for file, modified_s in orphans if modified_s <= before_s)
     spared = len(orphans) - len(doomed)
     left: list[Left] = []
-    if not dry_run and doomed:
-        # Once more: a commit may have named some of them while the manifests were read.
-        needed = needed_names(manifests, load_roots(store, manifests))
-        doomed = [file for file in doomed if file.path.rpartition("/")[2] not in needed]
+    if not dry_run and (doomed or gone):
         with Meter(progress, len(doomed), f"orphans of {name}") as meter:
-            doomed, left = delete(store, doomed, meter)
+            # What names files goes before the files, so that a stop in between leaves nothing that can't be read.
+            first, left = delete(store, [file for file in doomed if file.path.startswith("branch/")], meter)
+            for folder in gone:
+                store.drop_folders(folder)
+            # Once more: a commit may have named some of them while the manifests were read.
+            needed = needed_names(manifests, load_roots(store, manifests))
+            others = [file for file in doomed if not file.path.startswith("branch/")]
+            then, stayed = delete(store, [file for file in others if file.path.rpartition("/")[2] not in needed], meter)
+            doomed, left = sorted([*first, *then]), [*left, *stayed]
     return OrphanReport(
         name, tuple(file.path for file in doomed), by_kind(doomed), total_bytes(doomed), spared, tuple(left), dry_run
     )
@@ -69,7 +77,7 @@ def candidates(paimon: Any, store: Store) -> Iterator[tuple[Doomed, float]]:
         for entry in _files(store, folder):
             if names.fullmatch(entry.name) or _is_temporary(entry.name, names):
                 yield _doomed(folder, entry, kind if not entry.name.startswith(".") else "temporary")
-    branches = [f"branch/{entry.name}/" for entry in store.list("branch") if entry.is_folder]
+    branches = [f"branch/{entry.name}/" for entry in store.list("branch") if entry.is_folder and not is_unfinished(entry.name)]
     for prefix in ("", *branches):
         for folder in _OWN_FOLDERS:
             for entry in _files(store, f"{prefix}{folder}"):

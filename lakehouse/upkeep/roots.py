@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,12 @@ class Root:
         return f"{what} of branch {self.branch}" if self.branch else what
 
 
-def read_roots(store: Store) -> list[Root]:
+def read_roots(store: Store, without: Collection[str] = ()) -> list[Root]:
     """All snapshots and tags of a table: main's snapshots first, by number.
+
+    Args:
+        store: the table's folder.
+        without: folders of branches, relative to it, that are left out.
 
     Raises:
         FetchError: one of them can't be read, so what it needs is not known.
@@ -76,7 +80,7 @@ def read_roots(store: Store) -> list[Root]:
     """
     roots = list(_of_branch(store, "", ""))
     for entry in store.list("branch"):
-        if entry.is_folder:
+        if entry.is_folder and f"branch/{entry.name}" not in without:
             # Read without opening the branch: also one whose deletion stopped half way still keeps its files.
             roots.extend(_of_branch(store, f"branch/{entry.name}/", entry.name.removeprefix(_BRANCH_PREFIX)))
     return roots

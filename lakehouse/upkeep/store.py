@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -44,6 +45,9 @@ class Store(Protocol):
 
     def delete(self, path: str) -> bool:
         """Remove a file; False when it is gone already."""
+
+    def drop_folders(self, folder: str) -> None:
+        """Remove a folder and those in it, as far as they are empty."""
 
     def now_s(self) -> float:
         """The store's own time, seconds since 1970: the clock that `Entry.modified_s` is by."""
@@ -93,6 +97,12 @@ class LocalStore:
             return False
         return True
 
+    def drop_folders(self, folder: str) -> None:
+        """Remove a folder and those in it, as far as they are empty."""
+        for path, _, _ in os.walk(Path(self.root, folder), topdown=False):
+            with contextlib.suppress(OSError):
+                Path(path).rmdir()
+
     def now_s(self) -> float:
         """The time that the file system gives to a file written now: a network share has a clock of its own."""
         try:
@@ -137,6 +147,9 @@ class RemoteStore:
             return bool(self._io.delete(self._path(path)))
         except FileNotFoundError:
             return False
+
+    def drop_folders(self, folder: str) -> None:
+        """Nothing: a store has no empty folders."""
 
     def now_s(self) -> float:
         """The time that the store gives to an object written now."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import CommitError, CommitUnknownError, LakehouseError, NotFoundError, cause_line
+from lakehouse.upstream import latest_of
 from lakehouse.write.ids import find_commit, is_chosen, new_commit_id
 from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, ROWS, Published
 
@@ -194,7 +195,7 @@ def latest_snapshot(paimon: Any) -> Any:
         NotFoundError: there are snapshots, and the latest can't be read.
     """
     try:
-        return paimon.snapshot_manager().get_latest_snapshot()
+        return latest_of(paimon.snapshot_manager())
     except (RuntimeError, OSError, ValueError) as error:
         raise NotFoundError(f"{name_of(paimon)}: its latest snapshot can't be read ({cause_line(error)})") from error
 

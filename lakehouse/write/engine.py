@@ -23,7 +23,15 @@ from pypaimon.write.file_store_commit import FileStoreCommit
 
 from lakehouse.durable import sync_files
 from lakehouse.identity import check_same_table
-from lakehouse.upstream import LinkingSnapshotCommit, is_local, is_served, local_path, newest_schema
+from lakehouse.upstream import (
+    LinkingSnapshotCommit,
+    SteadySnapshots,
+    is_local,
+    is_served,
+    local_path,
+    newest_schema,
+    snapshot_under,
+)
 
 # It reports each lost race as a warning; races are as usual here as they are harmless, and errors are raised.
 _log = logging.getLogger(FileStoreCommit.__module__)
@@ -98,6 +106,7 @@ class Committer(FileStoreCommit):
     def __init__(self, table: Any, *, patience_s: float, check: Check | None = None) -> None:
         self._inner = inner = table.new_snapshot_commit()
         super().__init__(_Publishing(self, inner), table, table.new_batch_write_builder().commit_user)
+        self.snapshot_manager: Any = SteadySnapshots.of(table.snapshot_manager())
         self.conflict_detection = _Detection(
             data_evolution_enabled=table.options.data_evolution_enabled(),
             snapshot_manager=self.snapshot_manager,
@@ -266,14 +275,14 @@ class Committer(FileStoreCommit):
         return self._at(attempt.snapshot.id) is not None
 
     def _at(self, number: int) -> Any:
-        """The snapshot of a number, as the store has it now, or None."""
+        """The snapshot of a number, as the store has it now, or None.
+
+        Raises:
+            UncertainError: it can't be read, or was there and has expired: to take it for another writer's might remove
+                manifests that later snapshots name.
+        """
         try:
-            if self._local:
-                return self.snapshot_manager.get_snapshot_by_id(number)
-            latest = self.snapshot_manager.get_latest_snapshot()
-            if latest is None or latest.id <= number:
-                return latest if latest is not None and latest.id == number else None
-            return self.snapshot_manager.get_snapshot_by_id(number) or latest  # it has expired since: so it was taken
+            return snapshot_under(self.snapshot_manager, number)
         except Exception as error:
             raise UncertainError(f"snapshot {number} can't be looked up ({type(error).__name__}: {error})") from error
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakehouse.errors import CommitError, CommitUnknownError
+from lakehouse.upstream import snapshot_of
 from lakehouse.write.commit import discard, latest_id, name_of, publish_snapshot
 from lakehouse.write.published import Published
 
@@ -115,23 +116,25 @@ def _moved_text(paimon: Any, base: int | None) -> str:
 
 
 def only_appended(paimon: Any, base: int, latest: int) -> bool:
-    """Whether the snapshots after ``base`` up to ``latest`` added new rows and did nothing else."""
+    """Whether the snapshots after ``base`` up to ``latest`` added new rows and did nothing else; False of expired ones."""
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
     manager = paimon.snapshot_manager()
     lists, files = ManifestListManager(paimon), ManifestFileManager(paimon)
-    before = manager.get_snapshot_by_id(base) if base else None
+    before = snapshot_of(manager, base) if base else None
     first_new_row_id = (before.next_row_id or 0) if before is not None else 0
     index = before.index_manifest if before is not None else None
     if base and before is None:
         return False
     for number in range(base + 1, latest + 1):
-        snapshot = manager.get_snapshot_by_id(number)
+        snapshot = snapshot_of(manager, number)
         if snapshot is None or snapshot.commit_kind != "APPEND" or snapshot.index_manifest != index:
             return False
-        for manifest in lists.read_delta(snapshot):
-            for entry in files.read(manifest.file_name):
-                if entry.kind != 0 or entry.file.first_row_id is None or entry.file.first_row_id < first_new_row_id:
-                    return False
+        try:
+            entries = [entry for manifest in lists.read_delta(snapshot) for entry in files.read(manifest.file_name)]
+        except FileNotFoundError:  # it expired this moment
+            return False
+        if any(one.kind != 0 or one.file.first_row_id is None or one.file.first_row_id < first_new_row_id for one in entries):
+            return False
     return True

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lakehouse.errors import NotFoundError, cause_line
+from lakehouse.upstream import latest_of
 from lakehouse.write.ledger import is_kept, kept, ledger_text
 from lakehouse.write.published import Published, snapshots_there
 
@@ -26,7 +27,7 @@ def lineage(paimon: Any, start: Any = None) -> Iterator[Published]:
         CommitError: the ledger can't be read.
     """
     try:
-        start = paimon.snapshot_manager().get_latest_snapshot() if start is None else start
+        start = latest_of(paimon.snapshot_manager()) if start is None else start
         known = snapshots_there(paimon) if start is not None else {}
     except (RuntimeError, OSError, ValueError) as error:
         where = paimon.identifier.get_full_name()

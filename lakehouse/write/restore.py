@@ -10,7 +10,7 @@ from typing import Any
 from lakehouse.durable import sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
 from lakehouse.identity import check_same_table
-from lakehouse.upstream import is_local, local_path
+from lakehouse.upstream import is_local, latest_of, local_path, snapshot_under
 from lakehouse.write.commit import name_of
 from lakehouse.write.ids import new_commit_id
 from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS
@@ -41,7 +41,7 @@ def publish_restored(paimon: Any, target: Any) -> tuple[Any, Any]:
     manager = paimon.snapshot_manager()
     properties = {ROWS: "0", BYTES: "0", OPERATION: "rollback", COMMIT_ID: new_commit_id(), RESTORED: str(target.id)}
     for attempt in range(_ATTEMPTS):
-        latest = manager.get_latest_snapshot()
+        latest = latest_of(manager)
         snapshot, lists = _restored(paimon, latest, target, properties)
         if is_local(lists[0]):  # what a snapshot names is on the disk before the snapshot is
             paths = [local_path(name) for name in lists]
@@ -68,7 +68,7 @@ def publish_one(paimon: Any, snapshot: Any, latest: Any) -> bool:
             return bool(commit.commit(None if latest is None else latest.uuid, snapshot, []))
     except Exception as error:
         try:
-            found = manager.get_snapshot_by_id(snapshot.id)
+            found = snapshot_under(manager, snapshot.id)
         except Exception as lookup:  # noqa: BLE001 - whatever the store raises, the outcome is unknown
             raise CommitUnknownError(
                 f"{name_of(paimon)}: publishing snapshot {snapshot.id} failed ({cause_line(error)}) and its outcome can't be "
