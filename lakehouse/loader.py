@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import uuid
 import warnings
 import weakref
 from collections import Counter
@@ -18,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch.utils.data import DataLoader
 
-from lakehouse.dataset import options
+from lakehouse.dataset import options, segments
 from lakehouse.dataset.badrows import Budget, Report
 from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.dealt import Dealt, Item, items
@@ -154,6 +155,8 @@ class Loader:
         self._pinned = options.flag("pin_memory", pin_memory) and torch.cuda.is_available()
         self._start_method = start_method or ("forkserver" if "forkserver" in known else "spawn")
         self._start = Start()
+        self._borrower = uuid.uuid4().hex  # of worker processes' memory
+        weakref.finalize(self, segments.forget, self._borrower)
         self._torch_loader: DataLoader[Any] | None = None
         self._held: weakref.finalize[[DataLoader[Any]], Loader] | None = None
         self._epoch = dataset.epoch
@@ -265,7 +268,7 @@ class Loader:
             warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
             if self._torch_loader is None:
                 self._torch_loader = DataLoader(
-                    Dealt(self._dataset, self._start),
+                    Dealt(self._dataset, self._start, self._borrower),
                     batch_size=None,
                     num_workers=self._workers,
                     collate_fn=_as_is,

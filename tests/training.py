@@ -136,6 +136,6 @@ def same(one: Any, other: Any) -> bool:
         return both and one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
+    if type(one) in (list, tuple) and type(one) is type(other):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(type(one) is type(other) and one == other)

@@ -18,6 +18,7 @@
 | badrows  | what is reported about bad rows, and how many are tolerated              |
 | pipeline | threads, order of delivery, bound of the bytes in flight                 |
 | memory   | where arrays live: reused, shared or pinned                              |
+| segments | memory that worker processes lend to the trainer's                       |
 | stage    | stages by name in profiles                                               |
 | state    | saved states, and the start that worker processes read                   |
 | wire     | how a batch travels from a worker process                                |

@@ -250,7 +250,9 @@ class Dataset(IterableDataset[Any]):
         """
         return step_of(position, self._shard.global_batch, self._shard.n, self._shard.tail)
 
-    def steps(self, epoch: int, first: int, *, worker: int = 0, workers: int = 1, pinned: bool = False) -> Pipeline[Step]:
+    def steps(
+        self, epoch: int, first: int, *, worker: int = 0, workers: int = 1, pinned: bool = False, lent: bool = False
+    ) -> Pipeline[Step]:
         """Finished steps of an epoch, for `Loader`.
 
         Args:
@@ -259,10 +261,13 @@ class Dataset(IterableDataset[Any]):
             worker: this process among the worker processes: it makes ``first + worker``, and every ``workers``-th step on.
             workers: number of worker processes; 1 where the main process does the work.
             pinned: make tensors in page-locked memory.
+            lent: make them in memory that this worker process lends.
         """
-        in_worker = get_worker_info() is not None
-        # With a transform the decoded arrays need not leave the process.
-        place: Place = "pinned" if pinned else "shared" if in_worker and self._transform is None else "heap"
+        place: Place = "heap"
+        if pinned:
+            place = "pinned"
+        elif get_worker_info() is not None and self._transform is None:  # with one, decoded arrays need not leave the process
+            place = "lent" if lent else "shared"
         process = self._this_process(place)
         if process.caching is not None:
             process.caching.begin_epoch()

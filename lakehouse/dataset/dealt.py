@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from lakehouse.dataset import segments
 from lakehouse.dataset.badrows import Report
 from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.memory import Memory
@@ -20,19 +21,23 @@ Item: TypeAlias = tuple[int, Any, Report]  # step number, batch, what happened w
 
 
 class Dealt(IterableDataset[Any]):
-    """The steps of one worker process."""
+    """The steps of one worker process, whose memory `borrower` gets."""
 
-    def __init__(self, dataset: Dataset, start: Start) -> None:
+    def __init__(self, dataset: Dataset, start: Start, borrower: str) -> None:
         self._dataset = dataset
         self._start = start
+        self._borrower = borrower
 
     def __iter__(self) -> Iterator[Item]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         # Read now, not at the first next(): from here on the main process may not change it.
         epoch, first = self._start.read()
-        pipeline = self._dataset.steps(epoch, first, worker=worker, workers=workers)
         memory = Memory("shared")
+        if segments.SUPPORTED:
+            segments.lend_to(self._borrower)
+            memory = Memory("lent")
+        pipeline = self._dataset.steps(epoch, first, worker=worker, workers=workers, lent=segments.SUPPORTED)
         return items(_staying(pipeline), lambda batch: pack(batch, memory))
 
 

@@ -1,8 +1,8 @@
 """Where a batch's arrays live.
 
 A decoded batch of 64 images of 320x240 is 15 MB. Fresh memory of that size costs a page fault and a zeroed page for every
-4 KB, up to 15 % of decoding, so arrays that the trainer has let go are used again. Worker processes allocate in shared
-memory and pinned loaders in pinned memory, so that handing over copies nothing.
+4 KB, up to 15 % of decoding, so arrays that the trainer has let go are used again. Worker processes allocate in memory that
+they lend to the trainer's process and pinned loaders in pinned memory, so that handing over copies nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lakehouse.dataset import segments
+
 Bytes = npt.NDArray[np.uint8]
-Place = Literal["heap", "shared", "pinned"]
+Place = Literal["heap", "shared", "lent", "pinned"]
 
 _OWN_BLOCK_BYTES = 1 << 17  # below malloc's threshold for memory maps: nothing to gain
 _HUGE_BYTES = 1 << 21
@@ -35,26 +37,28 @@ class Memory:
     a forked child that inherited it.
 
     Args:
-        place: "heap"; "shared" (worker processes: the tensor's storage is the one that the main process maps);
-            "pinned" (page-locked, from torch's own cache).
+        place: "heap"; "shared" (worker processes of torch's own loader: the storage is the one that the main process maps);
+            "lent" (worker processes of `Loader`, see `segments`); "pinned" (page-locked, from torch's own cache).
         keep: number of released arrays kept for reuse.
     """
 
     def __init__(self, place: Place = "heap", *, keep: int = 8) -> None:
-        self._place = place
+        self.place = place
         self._keep = keep
         self._free: list[Bytes] = []
         self._leases: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised C-contiguous tensor."""
-        if self._place == "pinned":
+        if self.place == "pinned":
             return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
         size_bytes = math.prod(shape) * dtype.itemsize
-        if self._place == "shared" and size_bytes:
+        if self.place == "shared" and size_bytes:
             # What torch's own collate does, so that the result queue passes a handle instead of a copy.
             storage = torch.UntypedStorage._new_shared(size_bytes, device="cpu")  # noqa: SLF001
             return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))
+        if self.place == "lent" and size_bytes >= segments.LEAST_BYTES:
+            return torch.from_numpy(segments.lender().array(size_bytes)).view(dtype).view(tuple(shape))
         if size_bytes < _OWN_BLOCK_BYTES:
             return torch.empty(tuple(shape), dtype=dtype)
         block = self._block(size_bytes)

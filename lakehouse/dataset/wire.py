@@ -1,32 +1,56 @@
 """How a batch travels from a worker process to the trainer's.
 
-torch passes each tensor as a handle to shared memory: one open file per tensor, and lists of bytes go through a pipe. A
-batch of 256 ragged images would need 256 open files, and raw bytes would be copied four times. So lists of bytes and lists
-of tensors are packed into one shared tensor each, and taken apart again on arrival.
+torch passes each tensor as a handle to shared memory: one open file and a new mapping per tensor, and lists of bytes go
+through a pipe. A batch of 256 ragged images would need 256 open files, and raw bytes would be copied four times. So lists of
+bytes and lists of tensors are packed into one tensor each, and taken apart again on arrival. Large tensors are lent (see
+`segments`), small ones travel as bytes.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
+from lakehouse.dataset import segments
 from lakehouse.dataset.memory import Memory
+from lakehouse.dataset.segments import Arrived, Loan
+
+
+@dataclass(frozen=True)
+class Small:
+    """A tensor of few bytes."""
+
+    data: bytes
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor again."""
+        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).view(self.shape)
+
+    def pin_memory(self) -> torch.Tensor:
+        """It in page-locked memory."""
+        return self.tensor().pin_memory()
+
+
+# On its way, a tensor is one of these.
+Packed: TypeAlias = "torch.Tensor | Loan | Arrived | Small"
 
 
 @dataclass(frozen=True)
 class PackedBytes:
     """A list of bytes in one tensor; a length of -1 is None."""
 
-    data: torch.Tensor
+    data: Packed
     lengths: list[int]
 
     def unpack(self) -> list[bytes | None]:
         """The list again."""
-        flat = self.data.numpy()
+        flat = _tensor(self.data).numpy()
         ends = list(itertools.accumulate(max(0, length) for length in self.lengths))
         return [
             None if length < 0 else flat[end - length : end].tobytes() for length, end in zip(self.lengths, ends, strict=True)
@@ -41,32 +65,61 @@ class PackedBytes:
 class PackedTensors:
     """A list of tensors of one type in one tensor; a shape of None is None."""
 
-    data: torch.Tensor
+    data: Packed
     shapes: list[tuple[int, ...] | None]
 
     def unpack(self) -> list[torch.Tensor | None]:
         """The list again, as views of one tensor."""
         sizes = [0 if shape is None else int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
-        parts = torch.split(self.data, sizes)
+        parts = torch.split(_tensor(self.data), sizes)
         return [None if shape is None else part.view(shape) for shape, part in zip(self.shapes, parts, strict=True)]
 
     def pin_memory(self) -> PackedTensors:
         """The same in page-locked memory."""
-        return PackedTensors(self.data.pin_memory(), self.shapes)
+        return PackedTensors(_tensor(self.data).pin_memory(), self.shapes)
 
 
 def pack(batch: Any, memory: Memory) -> Any:
-    """A batch with its lists packed; anything else goes as it is."""
-    if type(batch) is not dict:
-        return batch
-    return {name: _pack_list(value, memory) if type(value) is list else value for name, value in batch.items()}
+    """A batch ready to travel; what is neither tensor nor list, in dicts and tuples, goes as it is."""
+    kind = type(batch)
+    if kind is dict:
+        return {name: pack(value, memory) for name, value in batch.items()}
+    if kind is tuple:
+        return tuple(pack(value, memory) for value in batch)
+    if kind is list:
+        return _pack_list(batch, memory)
+    return _pack_tensor(batch, memory) if _is_plain(batch) else batch
 
 
 def unpack(batch: Any) -> Any:
     """The batch as it was."""
-    if type(batch) is not dict:
-        return batch
-    return {name: value.unpack() if isinstance(value, (PackedBytes, PackedTensors)) else value for name, value in batch.items()}
+    kind = type(batch)
+    if kind is dict:
+        return {name: unpack(value) for name, value in batch.items()}
+    if kind is tuple:
+        return tuple(unpack(value) for value in batch)
+    if isinstance(batch, (PackedBytes, PackedTensors)):
+        return batch.unpack()
+    return _tensor(batch) if isinstance(batch, (Arrived, Small)) else batch
+
+
+def _tensor(packed: Packed) -> torch.Tensor:
+    if isinstance(packed, (Arrived, Small)):
+        return packed.tensor()
+    if isinstance(packed, Loan):
+        raise TypeError("a loan becomes a tensor in the process that it was sent to")
+    return packed
+
+
+def _pack_tensor(tensor: torch.Tensor, memory: Memory) -> Packed:
+    if memory.place != "lent":
+        return tensor
+    size_bytes = tensor.numel() * tensor.element_size()
+    if size_bytes >= segments.LEAST_BYTES:
+        return segments.lender().lend(tensor)
+    if not size_bytes:
+        return tensor
+    return Small(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), tuple(tensor.shape), tensor.dtype)
 
 
 def _pack_list(values: list[Any], memory: Memory) -> Any:
@@ -81,12 +134,12 @@ def _pack_list(values: list[Any], memory: Memory) -> Any:
         for value in present:
             flat[begin : begin + len(value)] = np.frombuffer(value, np.uint8)
             begin += len(value)
-        return PackedBytes(data, lengths)
+        return PackedBytes(_pack_tensor(data, memory), lengths)
     if all(_is_plain(value) and value.dtype == present[0].dtype for value in present):
         shapes = [None if value is None else tuple(value.shape) for value in values]
         data = memory.tensor((sum(value.numel() for value in present),), present[0].dtype)
         torch.cat([value.reshape(-1) for value in present], out=data)
-        return PackedTensors(data, shapes)
+        return PackedTensors(_pack_tensor(data, memory), shapes)
     return values
 
 

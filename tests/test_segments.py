@@ -1,0 +1,262 @@
+"""Memory that worker processes lend: never rewritten while anything shows it, given back always, bounded."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lakehouse.dataset import segments
+from lakehouse.dataset.memory import Memory
+from lakehouse.dataset.segments import Arrived, Lender
+from lakehouse.dataset.wire import Small, pack, unpack
+from lakehouse.decode import Image
+from lakehouse.index import RowIndex
+from lakehouse.loader import Loader
+from tests.training import Maker, image_index, same
+
+METHODS = ("fork", "forkserver", "spawn")
+HEIGHT, WIDTH = 96, 128  # batches of 4: 147 KB
+
+
+def loader(index: RowIndex, workers: int = 2, method: str = "fork", **options: Any) -> Loader:
+    return Maker(index, method, **{"batch_size": 4, "decode": {"image": Image()}, **options})(workers=workers)
+
+
+def pictures(tmp_path: Path, n: int) -> RowIndex:
+    return image_index(tmp_path, n, lambda _: (HEIGHT, WIDTH))
+
+
+def mapped() -> int:
+    """Lent segments that this process has mapped."""
+    gc.collect()
+    return sum("/memfd:lakehouse" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def sent(loan: object) -> Arrived:
+    arrived = ForkingPickler.loads(ForkingPickler.dumps(loan))
+    assert isinstance(arrived, Arrived)
+    return arrived
+
+
+# ---- one segment's life
+
+
+def filled(lender: Lender, value: int, size: int = 100_000) -> torch.Tensor:
+    tensor = torch.from_numpy(lender.array(size))
+    tensor[:] = value
+    return tensor
+
+
+def test_a_segment_is_used_again_once_the_last_view_is_let_go() -> None:
+    lender = Lender("one")
+    made = filled(lender, 1)
+    arrived = sent(lender.lend(made)).tensor()
+    del made
+    view = arrived[5:50].view(3, 15)
+    second = sent(lender.lend(filled(lender, 2))).tensor()
+    assert (arrived == 1).all()
+    assert (second == 2).all()
+    assert len(lender._segments) == 2
+    del arrived
+    third = sent(lender.lend(filled(lender, 3))).tensor()
+    assert (view == 1).all()  # still shown: not touched
+    assert len(lender._segments) == 3
+    del view
+    fourth = sent(lender.lend(filled(lender, 4))).tensor()
+    assert len(lender._segments) == 3
+    assert [int(tensor[0]) for tensor in (second, third, fourth)] == [2, 3, 4]
+    segments.forget("one")
+
+
+def test_what_the_worker_still_holds_or_nobody_took_is_not_lost() -> None:
+    lender = Lender("two")
+    kept = filled(lender, 1)  # such as a transform's own, for the next batch
+    del kept
+    first = filled(lender, 1)
+    assert len(lender._segments) == 1
+    arrived = sent(lender.lend(first)).tensor()
+    del arrived
+    filled(lender, 2)  # `first` is alive here: another segment
+    assert len(lender._segments) == 2
+    assert (first == 1).all()
+    del first
+    unwanted = sent(lender.lend(filled(lender, 3)))
+    del unwanted
+    filled(lender, 4)
+    assert len(lender._segments) == 2
+    segments.forget("two")
+
+
+def test_one_tensor_lent_twice_is_two_loans_and_other_layouts_are_copied() -> None:
+    lender = Lender("three")
+    made = filled(lender, 7)
+    one, other = sent(lender.lend(made)).tensor(), sent(lender.lend(made)).tensor()
+    assert one.data_ptr() != other.data_ptr()
+    del one, made
+    filled(lender, 9)
+    assert (other == 7).all()
+    turned = torch.from_numpy(lender.array(120_000)).view(200, 600).t()
+    turned.copy_(torch.arange(120_000).view(600, 200) % 251)
+    assert torch.equal(sent(lender.lend(turned)).tensor(), turned)
+    floats = torch.arange(30_000, dtype=torch.float32).view(100, 300)
+    arrived = sent(lender.lend(floats)).tensor()
+    assert arrived.dtype is torch.float32
+    assert torch.equal(arrived, floats)
+    segments.forget("three")
+
+
+def test_sizes_that_take_turns_keep_their_segments_and_old_sizes_go_back_to_the_system() -> None:
+    lender = Lender("four")
+    before = mapped()
+    for _ in range(30):
+        for size in (100_000, 300_000, 900_000):
+            tensor = sent(lender.lend(filled(lender, 1, size))).tensor()
+            assert tensor.numel() == size
+    assert len(lender._segments) == 3
+    del tensor
+    for _ in range(30):
+        sent(lender.lend(filled(lender, 1, 5_000_000))).tensor()
+    assert len(lender._segments) == 1
+    assert mapped() - before <= 2  # on both sides
+    segments.forget("four")
+    del lender
+    assert mapped() == before
+
+
+def test_a_forked_child_keeps_what_it_sees() -> None:
+    lender = Lender("five")
+    arrived = sent(lender.lend(filled(lender, 1))).tensor()
+    reader, writer = os.pipe()
+    ready, go = os.pipe()
+    seen = arrived.numpy()  # torch's threads do not follow a fork
+    pid = os.fork()
+    if not pid:
+        os.read(ready, 1)  # until the parent has let go and the worker went on
+        os.write(writer, bytes([int((seen == 1).all())]))
+        os._exit(0)
+    del seen
+    del arrived
+    for value in range(2, 6):
+        sent(lender.lend(filled(lender, value))).tensor()
+    os.write(go, b"x")
+    assert os.read(reader, 1) == b"\1"
+    os.waitpid(pid, 0)
+    for end in (reader, writer, ready, go):
+        os.close(end)
+    segments.forget("five")
+
+
+def test_threads_never_get_one_segment_twice() -> None:
+    lender = Lender("six")
+    wrong = []
+
+    def work(value: int) -> None:
+        for _ in range(300):
+            tensor = filled(lender, value)
+            arrived = sent(lender.lend(tensor)).tensor()
+            del tensor
+            if not (arrived == value).all():
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(lender._segments) <= 8
+    segments.forget("six")
+
+
+def test_nested_batches_travel_as_they_were() -> None:
+    segments.lend_to("seven")
+    memory = Memory("lent")
+    batch = {
+        "pair": (torch.arange(100_000), {"small": torch.arange(3), "none": None}),
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(True),
+        "long": torch.arange(40_000, dtype=torch.float64).view(2, -1)[:, ::2],
+        "list": [torch.ones(50_000), None, torch.zeros(2, 2)],
+        "bytes": [b"a" * 70_000, None, b""],
+        "text": ["a", None],
+        "learned": torch.ones(2, requires_grad=True),
+    }
+    arrived = ForkingPickler.loads(ForkingPickler.dumps(pack(batch, memory)))
+    assert isinstance(arrived["scalar"], Small)
+    assert same(unpack(arrived), batch)
+    segments.forget("seven")
+
+
+# ---- a loader's workers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_that_are_kept_stay_as_they_were(tmp_path: Path, method: str) -> None:
+    index = pictures(tmp_path, 80)
+    many, single = loader(index, 2, method), loader(index, 0)
+    for _ in range(2):
+        got, expected = list(many), list(single)
+        assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+        assert mapped() >= len(got)
+
+
+def doubled(batch: dict[str, Any], _: Any) -> Any:
+    """One tensor twice, a part of it turned, and a value that one may write to."""
+    return batch["image"], {"again": batch["image"], "turned": batch["image"].transpose(1, 2)[:, ::2], "id": batch["id"]}
+
+
+def test_a_transforms_own_shapes(tmp_path: Path) -> None:
+    index = pictures(tmp_path, 40)
+    got = list(loader(index, 2, transform=doubled))
+    assert all(same(a, b) for a, b in zip(got, loader(index, 0, transform=doubled), strict=True))
+    got[0][0][:] = 0
+    assert got[0][1]["again"].any()
+
+
+def test_few_segments_serve_many_epochs_broken_off_ones_too(tmp_path: Path) -> None:
+    index = pictures(tmp_path, 96)
+    before = mapped()
+    many = loader(index, 2, prefetch_bytes=1 << 20)
+    counts = []
+    for epoch in range(20):
+        for number, batch in enumerate(many):
+            assert batch["image"].shape == (4, HEIGHT, WIDTH, 3)
+            if epoch % 2 and number == 5:
+                break
+        counts.append(mapped() - before)
+    # What is in flight: 2 a worker ready, 1 MiB being made, and one with the trainer.
+    assert max(counts) <= 2 * (2 + 8) + 1
+    assert max(counts[10:]) <= max(counts[:10]) + 2
+    del batch, many
+    assert mapped() == before
+
+
+def test_dev_shm_is_not_used(tmp_path: Path) -> None:
+    index = pictures(tmp_path, 64)
+    before = set(os.listdir("/dev/shm"))
+    kept = list(loader(index, 2, "forkserver"))
+    assert len(kept) == 16
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("torch")]
+
+
+def test_killed_workers_leave_what_was_delivered(tmp_path: Path) -> None:
+    index = pictures(tmp_path, 200)
+    expected = next(iter(loader(index, 0)))
+    many = loader(index, 2, "forkserver")
+    batches = iter(many)
+    first = next(batches)
+    for worker in many._torch_loader._iterator._workers:  # type: ignore[union-attr]
+        os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(Exception, match="exited unexpectedly|killed by signal"):
+        list(batches)
+    assert same(first, expected)
+    assert np.asarray(first["image"]).sum() > 0
