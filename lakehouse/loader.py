@@ -113,8 +113,9 @@ class Loader:
     loaded. Two live iterators over one loader raise. ``dataset.set_epoch`` moves the loader too.
 
     With ``workers=0`` (the default, and the fastest for decoding) the data set's threads do the work. Worker processes
-    pay off for transforms that hold Python's lock. They stay alive between epochs; their batches come through shared
-    memory.
+    pay off for transforms that hold Python's lock. They stay alive between epochs; their batches come through memory that
+    both processes have mapped, and which goes back for the next ones once a batch and all views of it are let go. On Linux
+    it is no part of /dev/shm.
 
     Args:
         dataset: what to load.
@@ -292,7 +293,7 @@ class Loader:
             self._held.detach()
         return LakehouseError(
             f"{cause_line(error)}. If it happened at the start: {_GUARD}. Later, a worker is most often killed for its memory: "
-            "lower workers, prefetch or prefetch_bytes, or enlarge /dev/shm"
+            "lower workers, prefetch or prefetch_bytes"
         )
 
     def _next(self, source: Iterator[Item], budget: Budget) -> Any:

@@ -340,7 +340,7 @@ def die(batch: Any, rngs: Any) -> Any:
 
 
 def test_the_death_of_a_worker_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(LakehouseError, match=r"exited unexpectedly.*__main__.*/dev/shm"):
+    with pytest.raises(LakehouseError, match=r"exited unexpectedly.*__main__.*prefetch_bytes"):
         list(loader(raw_index(tmp_path, 40), 1, "fork", transform=die))
 
 
