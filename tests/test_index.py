@@ -382,6 +382,36 @@ def test_a_pickle_holds_a_path_and_no_rows(index: lh.RowIndex, table: lh.Table) 
     assert contents(pickle.loads(data), table) == contents(index.take(range(100)), table)
 
 
+@pytest.mark.parametrize("how", ["replaced", "deleted", "damaged"])
+def test_worker_processes_get_these_rows_whatever_became_of_the_file(
+    index: lh.RowIndex, table: lh.Table, lake: Path, tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "train.idx"
+    rows = index.take(range(0, 100, 2))
+    rows.save(path)
+    loaded = lh.RowIndex.load(path, lh.connect(warehouse=str(lake)))
+    if how == "replaced":
+        index.take(range(1, 100, 2)).save(path)
+    elif how == "deleted":
+        path.unlink()
+    else:
+        path.unlink()
+        path.write_bytes(b"something else")
+    assert contents(pickle.loads(pickle.dumps(loaded)), table) == contents(rows, table)
+    expected = lh.Loader(lh.Dataset(rows, batch_size=10, columns=["id"]))
+    trained = lh.Loader(lh.Dataset(loaded, batch_size=10, columns=["id"]), workers=1)
+    assert [batch["id"].tolist() for batch in trained] == [batch["id"].tolist() for batch in expected]
+
+
+def test_a_file_replaced_while_a_pickle_travels_is_refused(index: lh.RowIndex, lake: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train.idx"
+    index.take(range(10)).save(path)
+    travels = pickle.dumps(lh.RowIndex.load(path, lh.connect(warehouse=str(lake))))
+    index.take(range(10, 20)).save(path)
+    with pytest.raises(lh.ResumeError, match="another index was saved under this name"):
+        pickle.loads(travels)
+
+
 # --- from Daft -------------------------------------------------------------------------------------------------------------
 
 

@@ -342,9 +342,17 @@ class RowIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a path, so that every process maps the same pages."""
-        if self._file is None:
+        if self._file is None or not self._is_in(self._file):
             self._file = self._spill()
-        return _reopened, (str(self._file), self._source)
+        return _reopened, (str(self._file), self._source, self._fingerprint)
+
+    def _is_in(self, file: Path) -> bool:
+        """Whether the file still holds these rows: someone may have saved another index under its name, or deleted it."""
+        try:
+            fingerprint: str = IndexFile(file).header["fingerprint"]
+        except (NotFoundError, ResumeError):
+            return False
+        return fingerprint == self._fingerprint
 
     def _spill(self) -> Path:
         handle, name = tempfile.mkstemp(prefix="lakehouse-", suffix=".idx")
@@ -381,8 +389,11 @@ class RowIndex:
         return frame_index(df, table)
 
 
-def _reopened(path: str, source: Source) -> RowIndex:
-    return RowIndex._mapped(IndexFile(path), source)  # noqa: SLF001 - the unpickling half of RowIndex.__reduce__
+def _reopened(path: str, source: Source, fingerprint: str) -> RowIndex:
+    file = IndexFile(path)
+    if file.header["fingerprint"] != fingerprint:
+        raise ResumeError(f"{path}: another index was saved under this name meanwhile; save each under a name of its own")
+    return RowIndex._mapped(file, source)  # noqa: SLF001 - the unpickling half of RowIndex.__reduce__
 
 
 __all__ = ["RowIndex", "Source", "table_fetcher"]
