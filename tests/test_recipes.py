@@ -90,6 +90,37 @@ for steps in range(1, 25):
     assert run(steps) + run(0, resume_from="saved") == order, steps
 """
 
+# As one process; from its fifth step on as two, which torchrun starts.
+ACCELERATE_TWO = """
+def ids_of_rank(resume_from, batch_size):
+    seen = []
+    train(torch.nn.Linear(1, 1), index, 2, batch_size=batch_size, resume_from=resume_from,
+          after_step=lambda accelerator, batch: seen.append(batch["id"].tolist()))
+    return seen
+
+if "LOCAL_RANK" not in os.environ:
+    def stop(accelerator, batch, seen=[]):
+        seen.append(batch["id"].tolist())
+        if len(seen) == 5:
+            assert seen == order[:5]
+            accelerator.save_state("saved")
+            raise KeyboardInterrupt
+
+    try:
+        train(torch.nn.Linear(1, 1), index, 2, after_step=stop)
+    except KeyboardInterrupt:
+        pass
+    import subprocess
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+    subprocess.run(command, check=True)
+else:
+    seen = ids_of_rank("saved", 4)
+    rank = torch.distributed.get_rank()
+    assert torch.distributed.get_world_size() == 2
+    assert seen == [step[rank * 4 : rank * 4 + 4] for step in order[5:]], seen
+    torch.distributed.destroy_process_group()
+"""
+
 
 def recipe(library: str) -> str:
     _, blocks = programs((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
@@ -99,8 +130,13 @@ def recipe(library: str) -> str:
 
 @pytest.mark.parametrize(
     ("library", "after"),
-    [("lightning", LIGHTNING + EVERY_CHECKPOINT), ("lightning", LIGHTNING + TWO_RANKS), ("accelerate", ACCELERATE)],
-    ids=["lightning", "lightning-ddp", "accelerate"],
+    [
+        ("lightning", LIGHTNING + EVERY_CHECKPOINT),
+        ("lightning", LIGHTNING + TWO_RANKS),
+        ("accelerate", ACCELERATE),
+        ("accelerate", ACCELERATE_TWO),
+    ],
+    ids=["lightning", "lightning-ddp", "accelerate", "accelerate-two"],
 )
 def test_recipe(library: str, after: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(library) is None:
