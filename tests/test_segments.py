@@ -133,6 +133,19 @@ def test_sizes_that_take_turns_keep_their_segments_and_old_sizes_go_back_to_the_
     assert mapped() == before
 
 
+def test_what_one_burst_needed_goes_back_to_the_system() -> None:
+    lender = Lender("burst")
+    before = mapped()
+    burst = [sent(lender.lend(filled(lender, 1))).tensor() for _ in range(20)]
+    assert mapped() - before == 40
+    del burst
+    for _ in range(100):
+        sent(lender.lend(filled(lender, 1))).tensor()
+    assert len(lender._segments) <= 2
+    assert mapped() - before <= 4
+    segments.forget("burst")
+
+
 def test_a_forked_child_keeps_what_it_sees() -> None:
     lender = Lender("five")
     arrived = sent(lender.lend(filled(lender, 1))).tensor()

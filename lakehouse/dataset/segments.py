@@ -36,7 +36,10 @@ LEAST_BYTES = 1 << 16  # below, copying through the queue's pipe is as quick
 # The byte behind a segment's data. The worker lends a free one; the trainer makes it free again, or says that it never will.
 _FREE, _LENT, _GONE = 0, 1, 2
 _SLACK = 4  # a segment may be a quarter longer than what it is used for
-_MOST_MISSES = 8  # a free segment that so many others did not fit into is given back to the system
+# A free segment that is passed over so often is given back to the system; more slowly where it would have fitted, since how
+# many are on their way differs from batch to batch.
+_MOST_MISSES = 64
+_MISSES_OF_OTHER_SIZES = 8
 
 
 # --- in a worker process -------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ class Lender:
             if found is None and fits and state == _FREE:
                 found = segment
                 continue
-            segment.misses += not fits
+            segment.misses += 1 if fits else _MISSES_OF_OTHER_SIZES
             if state == _GONE or segment.misses > _MOST_MISSES:
                 self._segments.remove(segment)
                 self._retired.append(segment.number)
