@@ -7,6 +7,7 @@ import re
 from lakehouse.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_TRAINING_SET_TAG = re.compile(r"training-set\.(.+)\.v(\d+)(?:\.[0-9a-f]{8})?")
 _RULE = "use 1 to 128 letters, digits, '_', '-' or '.', beginning with a letter, digit or '_'"
 
 
@@ -21,6 +22,17 @@ def checked(name: str, what: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} can't name a {what}: {_RULE}")
     return name
+
+
+def training_set_tag(name: str, version: int) -> str:
+    """The tag that keeps the rows of a saved training set."""
+    return f"training-set.{name}.v{version}"
+
+
+def kept_training_set(tag: str) -> str | None:
+    """``NAME version N``: the training set whose rows a tag keeps; None of any other tag."""
+    found = _TRAINING_SET_TAG.fullmatch(tag)
+    return f"{found[1]} version {found[2]}" if found else None
 
 
 def split_table_name(name: str) -> tuple[str, str]:

@@ -301,6 +301,28 @@ class SteadySnapshots(SnapshotManager):
         return snapshot_of(super(), snapshot_id)
 
 
+def snapshot_at(manager: Any, time_millis: int) -> Any:
+    """The latest snapshot committed at or before a time, or None.
+
+    By the numbers that are there: upstream's search begins at a hint, which is wrong after a rollback, and takes it that no
+    number is missing.
+    """
+    found = None
+    numbers = snapshot_numbers(manager)
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        snapshot = snapshot_of(manager, numbers[middle])
+        if snapshot is None:  # it expired since it was listed
+            del numbers[middle]
+            high -= 1
+        elif snapshot.time_millis <= time_millis:
+            found, low = snapshot, middle + 1
+        else:
+            high = middle
+    return found
+
+
 def snapshots_of(manager: Any) -> list[Any]:
     """The snapshots that are there, by number."""
     found = (snapshot_of(manager, number) for number in snapshot_numbers(manager))
@@ -320,6 +342,15 @@ def snapshot_numbers(manager: Any) -> list[int]:
 def served_tags(table: Any) -> ServedTags | None:
     """The tags of a table whose server keeps them; None where they are files of the table's folder."""
     return ServedTags(table) if is_served(table) else None
+
+
+def tag_of(table: Any, name: str) -> Any:
+    """What a tag says, None when there is none: like `snapshot_of`, also when it is deleted this moment."""
+    served = served_tags(table)
+    try:
+        return table.tag_manager().get(name) if served is None else served.snapshot(name)
+    except FileNotFoundError:
+        return None
 
 
 def is_local(path: str) -> bool:

@@ -16,7 +16,7 @@ import pytest
 import lakehouse as lh
 from lakehouse import durable
 from lakehouse.schema import Columns
-from lakehouse.upstream import ExpiredError, LinkingSnapshotCommit, latest_of, snapshot_of, snapshot_under
+from lakehouse.upstream import ExpiredError, LinkingSnapshotCommit, latest_of, snapshot_of, snapshot_under, tag_of
 from lakehouse.write import COMMIT_ID, Describer, Published, Writer, publish, remember, to_batches
 from tests.stress.lake import folder_of, held, made, named_files, orphans, row, rows
 
@@ -290,6 +290,15 @@ def test_snapshots_that_expire_between_the_look_and_the_read(table: lh.Table) ->
     paimon.file_io = Vanishing(paimon.file_io, f"snapshot-{number}", between(table))
     assert publish(paimon, messages, commit_id="x") == number + 2
     assert paimon.file_io.happens == []
+
+
+def test_a_tag_that_is_deleted_between_the_look_and_the_read(table: lh.Table) -> None:
+    table.append([row(0)])
+    for name in ("a", "b", "c"):
+        table.tag(name)
+    paimon = table.paimon
+    paimon.file_io = Vanishing(paimon.file_io, "tag-b", lambda: table.delete_tag("b"))
+    assert [tag_of(paimon, name) is not None for name in ("a", "b", "c", "d")] == [True, False, True, False]
 
 
 def test_whose_a_number_is(table: lh.Table) -> None:

@@ -365,6 +365,35 @@ def test_after_a_rollback(table: lh.Table) -> None:
     assert (undone.added, undone.deleted, undone.changed) == (0, 4, {"v": 1})
 
 
+def test_across_a_compaction_that_renumbers_rows_the_key_tells(table: lh.Table) -> None:
+    """Its rows are others by row id, the same ones by key; what was changed before and after it shows as it is."""
+    table.tag("before")
+    table.delete("id = 3")
+    table.update("id = 4", {"v": 40.0})
+    report = table.compact()
+    assert report.renumbered > 0
+    table.update("id = 6", {"frame": b"another frame"})
+    table.append(rows([20]))
+    table.compact()
+    diff = table.diff("before", table.latest(), key="id")
+    assert (diff.added, diff.deleted, diff.changed) == (1, 1, {"v": 1, "frame": 1})
+    found = {kind: diff.rows(kind)["id"].to_pylist() for kind in ("added", "deleted")}
+    assert found == {"added": [20], "deleted": [3]}
+    old, new = (diff.rows("changed", side="old").sort_by("id"), diff.rows("changed", side="new").sort_by("id"))
+    assert (old["id"].to_pylist(), old["v"].to_pylist()) == ([4, 6], [4.0, 6.0])
+    assert (new["id"].to_pylist(), new["v"].to_pylist()) == ([4, 6], [40.0, 6.0])
+    assert new["_changed"].to_pylist() == [["v"], ["frame"]]
+    by_row_id = table.diff("before", table.latest())
+    assert (by_row_id.added, by_row_id.deleted) == (14, 14)
+
+
+def test_a_compaction_that_keeps_row_ids_is_no_difference(table: lh.Table) -> None:
+    table.tag("before")
+    report = table.compact(row_ids="keep")
+    assert report.renumbered == 0
+    assert table.diff("before", table.latest()).is_empty
+
+
 def test_branches_by_row_id_only_where_that_means_something(table: lh.Table) -> None:
     dev = table.create_branch("dev")
     set_v(dev, 0, 9.0)

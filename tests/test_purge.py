@@ -190,6 +190,24 @@ def test_a_partition_whose_name_is_the_secret(warehouse: Path) -> None:
     assert 100 not in {found["id"] for found in held(table.latest())}
 
 
+@pytest.mark.parametrize("value", [NAME, None, "", "a/b"])
+def test_a_folder_that_was_emptied_before(warehouse: Path, value: str | None) -> None:
+    """Its rows were deleted, merged away and expired; its name still held their value."""
+    table = made(warehouse, commits=1)
+    root = Path(str(table.paimon.table_path))
+    before = {path.name for path in root.glob("p=*")}
+    table.append([row(100, p=value)])
+    table.delete("id = 100")
+    table.compact()
+    table.expire(keep_last=1)
+    (foreign := root / "p=P0" / "notes").mkdir()
+    assert len({path.name for path in root.glob("p=*")} - before) == 1
+    table.purge("id = 100", orphans_older_than=NOW)
+    assert {path.name for path in root.glob("p=*")} == before
+    assert foreign.is_dir()
+    assert len(held(table.latest())) == table.latest().count_rows() > 0
+
+
 def test_all_rows(warehouse: Path) -> None:
     table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA)
     assert not table.purge("id = 1").rows

@@ -143,7 +143,7 @@ def test_a_set_of_a_branch(table: lh.Table, catalog: lh.Catalog) -> None:
     assert same(saved.index(), index, table)
     with pytest.raises(lh.ConfigError, match="holds the rows of saved training sets, under the tags training-set.dev-set.v1"):
         table.delete_branch("dev")
-    dev.delete_tag(saved.tag)
+    dev.delete_tag(saved.tag, force=True)
     table.delete_branch("dev")
     with pytest.raises(lh.NotFoundError, match="no branch 'dev'"):
         saved.index()
@@ -156,7 +156,7 @@ def test_a_set_of_a_snapshot_that_only_a_tag_keeps(table: lh.Table, catalog: lh.
     saved = catalog.save_training_set("set", index)
     table.delete_tag("v1")
     assert same(saved.index(), index, table)
-    table.delete_tag(saved.tag)
+    table.delete_tag(saved.tag, force=True)
     with pytest.raises(lh.NotFoundError, match="no snapshot 1"):
         saved.index()
 
@@ -213,9 +213,26 @@ def test_what_is_not_there_says_what_is(table: lh.Table, catalog: lh.Catalog) ->
         catalog.training_set("b", 3)
 
 
+def test_its_tag_is_neither_moved_nor_deleted_by_the_way(table: lh.Table, catalog: lh.Catalog) -> None:
+    catalog.save_training_set("rain.v2-x", table.latest().query().index())
+    saved = catalog.save_training_set("rain.v2-x", table.latest().query().index())
+    before = table.tags()
+    what = r"tag 'training-set\.rain\.v2-x\.v2' keeps the rows of training set rain\.v2-x version 2"
+    with pytest.raises(lh.ConfigError, match=f"{what} and is not moved"):
+        table.tag(saved.tag, snapshot=1, replace=True)
+    with pytest.raises(lh.ConfigError, match=rf"{what}; delete_tag\('{saved.tag}', force=True\) if they may go"):
+        table.delete_tag(saved.tag)
+    assert table.tags() == before
+    assert len(saved.index()) == saved.rows
+    table.tag("training-set.by-hand.v1", snapshot=1, replace=True)  # a name that nothing has yet
+    table.delete_tag(saved.tag, force=True)
+    assert saved.tag not in table.tags()
+
+
 def test_another_table_or_snapshot_in_its_place_is_noticed(table: lh.Table, catalog: lh.Catalog) -> None:
     saved = catalog.save_training_set("set", table.latest().query().index())
-    table.tag(saved.tag, snapshot=1, replace=True)
+    table.delete_tag(saved.tag, force=True)
+    table.tag(saved.tag, snapshot=1)
     with pytest.raises(lh.ResumeError, match="tag training-set.set.v1 of default.t names another snapshot than 2"):
         saved.index()
     catalog.drop_table("default.t")

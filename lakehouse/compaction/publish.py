@@ -21,7 +21,7 @@ from lakehouse.durable import publish_file, sync_files
 from lakehouse.errors import CommitError, CommitUnknownError, cause_line
 from lakehouse.identity import check_same_table
 from lakehouse.upstream import LinkingSnapshotCommit, is_local, local_path, snapshot_under
-from lakehouse.write import BYTES, COMMIT_ID, OPERATION, ROWS, name_of, new_commit_id
+from lakehouse.write import BYTES, COMMIT_ID, OPERATION, ROWS, following, name_of, new_commit_id
 
 _ADD, _DELETE = 0, 1
 # What a snapshot's JSON may say and need not.
@@ -61,9 +61,6 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
         CommitError: it can't be written; nothing was published.
         CommitUnknownError: the store failed while it was published and can't be asked.
     """
-    from pypaimon.build_info import full_version
-    from pypaimon.snapshot.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
-
     maker = _Maker(paimon)
     try:
         added, next_row_id = numbered(change.groups, base.id + 1, base.next_row_id or 0)
@@ -71,28 +68,18 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
         gone = {entry.file.file_name for entry in change.removed}
         live = entries(paimon, base) if change.merge_manifests else None
         before = maker.manifests(_by_row_id(live.values())) if live is not None else maker.lists.read_all(base)
-        base_list, base_size = maker.listed(before)
-        delta_list, delta_size = maker.listed(maker.manifests(changed))
         rows = sum(entry.file.row_count if entry.kind == _ADD else -entry.file.row_count for entry in changed)
-        snapshot = Snapshot(
-            version=3,
-            id=base.id + 1,
-            schema_id=paimon.table_schema.id,
-            base_manifest_list=base_list,
-            base_manifest_list_size=base_size,
-            delta_manifest_list=delta_list,
-            delta_manifest_list_size=delta_size,
-            total_record_count=(base.total_record_count or 0) + rows,
-            delta_record_count=rows,
-            commit_user=str(uuid.uuid4()),
-            commit_identifier=BATCH_COMMIT_IDENTIFIER,
-            commit_kind=change.kind,
-            time_millis=max(int(time.time() * 1000), base.time_millis),
-            watermark=base.watermark,
-            statistics=base.statistics if change.kind == "COMPACT" else None,
+        snapshot = following(
+            paimon,
+            base,
+            maker.listed(before),
+            maker.listed(maker.manifests(changed)),
+            kind=change.kind,
+            rows=(base.total_record_count or 0) + rows,
             next_row_id=next_row_id,
             # Deletion vectors of files that left earlier make the engine refuse deletes: with them go those, too.
             index_manifest=maker.index(base.index_manifest, lambda name: name not in gone and (live is None or name in live)),
+            statistics=base.statistics if change.kind == "COMPACT" else None,
             properties={
                 **change.properties,
                 COMMIT_ID: new_commit_id(),
@@ -100,7 +87,6 @@ def publish(paimon: Any, base: Any, change: Change) -> Any:
                 ROWS: "0",
                 BYTES: str(sum(entry.file.file_size for entry in added)),
             },
-            writer_version=full_version(),
         )
     except BaseException as error:
         maker.discard()

@@ -22,8 +22,16 @@ from lakehouse.compaction.report import PurgeReport
 from lakehouse.compaction.rewrite import NewGroup, Written, rewrite
 from lakehouse.compaction.state import Source, check_indexes, entries, schema_identity
 from lakehouse.errors import CommitError
-from lakehouse.upkeep import Manifests, check_own_history, expire, load_roots, needed_names, remove_orphans, store_of
-from lakehouse.upstream import is_local, local_path
+from lakehouse.upkeep import (
+    Manifests,
+    check_own_history,
+    drop_empty_partitions,
+    expire,
+    load_roots,
+    needed_names,
+    remove_orphans,
+    store_of,
+)
 from lakehouse.write import Moved
 
 _MAX_PASSES = 8
@@ -42,7 +50,6 @@ def purge(lines: Callable[[], Sequence[Line]], where: Any, *, dry_run: bool, orp
     main = lines()[0]
     check_own_history(main.paimon, "purge")
     finder, report = Finder(where), PurgeReport(main.name, dry_run=dry_run)
-    folders: set[str] = set()
     with _rewrites(main.paimon) as rewrites:
         for number in range(1, _MAX_PASSES + 1):
             found = finder.find(lines())
@@ -51,13 +58,6 @@ def purge(lines: Callable[[], Sequence[Line]], where: Any, *, dry_run: bool, orp
                 report = _begun(report, found, touched)
             if dry_run or not touched:
                 break
-            folders |= {
-                file.file_path.rpartition("/")[0]
-                for held in touched
-                for source in held.sources
-                if len(found.of(source))
-                for file in source.group.split.files
-            }
             try:
                 report = _pass(found, touched, rewrites, report)
             except Moved:
@@ -71,8 +71,7 @@ def purge(lines: Callable[[], Sequence[Line]], where: Any, *, dry_run: bool, orp
         return report
     orphans = remove_orphans(main.paimon, main.name, older_than=orphans_older_than, dry_run=False, progress=False)
     removed = sum(orphans.files.values())
-    for folder in folders:
-        _drop_empty(folder, str(main.paimon.table_path))
+    drop_empty_partitions(main.paimon, store_of(main.paimon))
     return replace(
         report,
         files_removed=report.files_removed + removed,
@@ -139,19 +138,6 @@ def _pass(found: Matches, touched: Sequence[Held], rewrites: _Rewrites, report: 
                     "them; end it, and purge again"
                 )
     return report
-
-
-def _drop_empty(folder: str, root: str) -> None:
-    """Remove a partition's folder, whose name holds its value, once nothing is left in it."""
-    if not is_local(root):
-        return  # object stores have no folders
-    top, here = local_path(root), local_path(folder)
-    while here != top and top in here.parents:
-        try:
-            here.rmdir()
-        except OSError:
-            return
-        here = here.parent
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from lakehouse.errors import CommitError, CommitUnknownError, ConfigError, NotFo
 from lakehouse.fetch import BlobRef
 from lakehouse.index import RowIndex
 from lakehouse.index.ids import read_ids, write_ids
-from lakehouse.names import checked
+from lakehouse.names import checked, training_set_tag
 from lakehouse.query import query_of_rows
 from lakehouse.registry.seen import Place, seen
 from lakehouse.scan import Version
@@ -219,17 +219,17 @@ class Registry:
             for attempt in range(_ATTEMPTS):
                 number = latest_id(registry.paimon)
                 last = max((found.version for found in self.all() if found.name == name), default=0)
-                tag = _pin(held, version, f"training-set.{name}.v{last + 1}")
+                tag = _pin(held, version, training_set_tag(name, last + 1))
                 try:
                     _publish(registry.paimon, {**row, "version": last + 1, "tag": tag}, number)
                 except Moved:
-                    held.delete_tag(tag)
+                    held.delete_tag(tag, force=True)
                     time.sleep(0.01 * 2 ** min(attempt, 6) * random.uniform(0.5, 1))
                     continue
                 except CommitUnknownError:  # it may be saved, and then the tag is needed
                     raise
                 except CommitError:
-                    held.delete_tag(tag)
+                    held.delete_tag(tag, force=True)
                     raise
                 return self.get(name, last + 1)
         raise CommitError(f"training set {name}: {_ATTEMPTS} other sets were saved first; nothing was saved, try again")

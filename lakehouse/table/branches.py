@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
 from lakehouse.history import remove_branch, same_schemas, write_branch
-from lakehouse.names import checked
+from lakehouse.names import checked, kept_training_set
 from lakehouse.scan import snapshot_identity
 from lakehouse.table.versions import Versions
 from lakehouse.upkeep import alone
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _ON_BRANCH = "$branch_"
 _MAIN = "main"
-PINNED_BY_TRAINING_SET = "training-set."
 
 
 class Branches(Versions):
@@ -97,11 +96,11 @@ class Branches(Versions):
             CommitError: the store refuses.
         """
         self._only_on_main(f"delete_branch({name!r})")
-        tags = [tag for tag in self.branch(name).tags() if tag.startswith(PINNED_BY_TRAINING_SET)]
+        tags = [tag for tag in self.branch(name).tags() if kept_training_set(tag)]
         if tags:
             raise ConfigError(
-                f"{self.name}: branch {name!r} holds the rows of saved training sets, under the tags {', '.join(tags)}; delete "
-                "those tags first if they may go"
+                f"{self.name}: branch {name!r} holds the rows of saved training sets, under the tags {', '.join(tags)}; "
+                "delete those tags first if they may go: branch(name).delete_tag(tag, force=True)"
             )
         try:
             remove_branch(self.paimon, name)

@@ -8,7 +8,7 @@ from typing import Any
 from lakehouse.errors import NotFoundError
 from lakehouse.identity import Opened
 from lakehouse.scan import snapshot_identity
-from lakehouse.upstream import pinned, served_tags, snapshot_of
+from lakehouse.upstream import pinned, snapshot_of, tag_of
 
 
 def at_snapshot(paimon: Any, snapshot: Any, tag: str | None = None) -> Any:
@@ -63,11 +63,7 @@ class Reopen:
         return handle
 
     def _snapshot(self, paimon: Any) -> Any:
-        if self.tag is None:
-            found = snapshot_of(paimon.snapshot_manager(), self.number or 0)
-        else:
-            served = served_tags(paimon)
-            found = paimon.tag_manager().get(self.tag) if served is None else served.snapshot(self.tag)
+        found = snapshot_of(paimon.snapshot_manager(), self.number or 0) if self.tag is None else tag_of(paimon, self.tag)
         if found is None:
             raise self._gone()
         if snapshot_identity(found) != self.identity:

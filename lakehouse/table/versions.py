@@ -13,13 +13,22 @@ from pyarrow.fs import FileType
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
 from lakehouse.fetch import Fetcher
 from lakehouse.history import Change, changes_of
-from lakehouse.names import checked
+from lakehouse.names import checked, kept_training_set
 from lakehouse.scan import Version, snapshot_identity
 from lakehouse.table.handle import Handle
 from lakehouse.table.pinned import Reopen, at_snapshot
 from lakehouse.table.snapshot import Snapshot
 from lakehouse.upkeep import TagInfo, extras, tag_info
-from lakehouse.upstream import is_served, served_tags, snapshot_numbers, snapshot_of, snapshots_of, write_tag
+from lakehouse.upstream import (
+    is_served,
+    served_tags,
+    snapshot_at,
+    snapshot_numbers,
+    snapshot_of,
+    snapshots_of,
+    tag_of,
+    write_tag,
+)
 from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id, latest_snapshot
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -120,8 +129,8 @@ class Versions(Handle):
             The number of the snapshot that the tag names.
 
         Raises:
-            ConfigError: a name that can't be a file name, one that exists while ``replace`` is False, or a time to live that
-                is not positive.
+            ConfigError: a name that can't be a file name, one that exists while ``replace`` is False or that keeps the rows of
+                a training set, or a time to live that is not positive.
             NotFoundError: no such snapshot.
 
         Example:
@@ -132,6 +141,12 @@ class Versions(Handle):
         checked(name, "tag")
         added = extras(datetime.now(timezone.utc), keep_for, description)
         paimon = self.paimon
+        kept = kept_training_set(name)
+        if replace and kept and name in _tag_names(paimon):
+            raise ConfigError(
+                f"{self.name}: tag {name!r} keeps the rows of training set {kept} and is not moved: expiry could take them; "
+                "use another name"
+            )
         if is_served(paimon) and (description is not None or keep_for is not None):
             raise ConfigError(f"{self.name}: its catalog server keeps the tags, without a description or a time to live")
         number = latest_id(paimon) if snapshot is None else _number(snapshot)
@@ -149,7 +164,7 @@ class Versions(Handle):
             raise ConfigError(f"{self.name}: tag {name!r} exists and names snapshot {existing}; replace=True moves it")
         if snapshot_of(paimon.snapshot_manager(), number) is None:
             # It expired while it was tagged. Expiry reads tags after it has removed snapshots, so it may have missed this one.
-            self.delete_tag(name)
+            self.delete_tag(name, force=True)
             raise self._no_snapshot(paimon, number)
         return number
 
@@ -171,16 +186,30 @@ class Versions(Handle):
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise NotFoundError(f"{self.name}: tag {name!r} can't be read ({cause_line(error)})") from error
 
-    def delete_tag(self, name: str) -> None:
+    def delete_tag(self, name: str, *, force: bool = False) -> None:
         """Remove a tag; its snapshot stays as long as history keeps it.
+
+        Args:
+            name: the tag's.
+            force: also one that keeps the rows of a training set, which are lost then as soon as the snapshot expires.
 
         Raises:
             NotFoundError: no such tag; the text lists those that exist.
+            ConfigError: it keeps the rows of a training set.
+
+        Example:
+            >>> table.delete_tag("nightly")  # doctest: +SKIP
         """
         checked(name, "tag")
         paimon = self.paimon
         if name not in _tag_names(paimon):
             raise self._no_tag(name, paimon)
+        kept = kept_training_set(name)
+        if kept and not force:
+            raise ConfigError(
+                f"{self.name}: tag {name!r} keeps the rows of training set {kept}; delete_tag({name!r}, force=True) "
+                "if they may go"
+            )
         served = served_tags(paimon)
         if served is not None:
             try:
@@ -232,7 +261,7 @@ class Versions(Handle):
         if time is not None:
             if not isinstance(time, datetime) or time.utcoffset() is None:
                 raise ConfigError(f"time is a datetime with a time zone, got {time!r}; e.g. datetime.now(timezone.utc)")
-            found = _at_time(paimon.snapshot_manager(), (time - _EPOCH) // timedelta(milliseconds=1))
+            found = snapshot_at(paimon.snapshot_manager(), (time - _EPOCH) // timedelta(milliseconds=1))
             if found is None:
                 raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
             return self._pin(paimon, found, branch)
@@ -293,8 +322,7 @@ class Versions(Handle):
 
     def _tagged(self, paimon: Any, name: str) -> Any:
         try:
-            served = served_tags(paimon)
-            return paimon.tag_manager().get(name) if served is None else served.snapshot(name)
+            return tag_of(paimon, name)
         except IsADirectoryError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -373,25 +401,3 @@ def _tag_names(paimon: Any) -> list[str]:
         return []
     names = [str(status.base_name) for status in found if status.type == FileType.File]
     return sorted(name.removeprefix(_TAG_PREFIX) for name in names if name.startswith(_TAG_PREFIX))
-
-
-def _at_time(manager: Any, time_millis: int) -> Any:
-    """The latest snapshot committed at or before a time, or None.
-
-    By the numbers that are there: upstream's search begins at a hint, which is wrong after a rollback, and takes it that no
-    number is missing.
-    """
-    found = None
-    numbers = snapshot_numbers(manager)
-    low, high = 0, len(numbers)
-    while low < high:
-        middle = (low + high) // 2
-        snapshot = snapshot_of(manager, numbers[middle])
-        if snapshot is None:  # it expired since it was listed
-            del numbers[middle]
-            high -= 1
-        elif snapshot.time_millis <= time_millis:
-            found, low = snapshot, middle + 1
-        else:
-            high = middle
-    return found

@@ -4,6 +4,7 @@ from lakehouse.upkeep.alone import alone
 from lakehouse.upkeep.expire import check_own_history, expire
 from lakehouse.upkeep.files import DataFile, IndexFile, Manifests, avro_records, data_file, load_roots, needed_names
 from lakehouse.upkeep.orphans import remove_orphans
+from lakehouse.upkeep.partitions import drop_empty_partitions
 from lakehouse.upkeep.progress import Meter, Progress
 from lakehouse.upkeep.remove import Places, kind_of
 from lakehouse.upkeep.report import ExpireReport, Left, OrphanReport
@@ -28,6 +29,7 @@ __all__ = [
     "avro_records",
     "check_own_history",
     "data_file",
+    "drop_empty_partitions",
     "expire",
     "extras",
     "kind_of",

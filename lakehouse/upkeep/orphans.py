@@ -14,11 +14,12 @@ from typing import Any
 from lakehouse.errors import ConfigError
 from lakehouse.upkeep.expire import check_own_history
 from lakehouse.upkeep.files import Manifests, load_roots, needed_names
+from lakehouse.upkeep.partitions import buckets, partition_folders
 from lakehouse.upkeep.progress import Meter, Progress
 from lakehouse.upkeep.remove import Doomed, by_kind, delete, kind_of, total_bytes
 from lakehouse.upkeep.report import Left, OrphanReport
 from lakehouse.upkeep.store import Entry, Store, store_of
-from lakehouse.upkeep.unfinished import is_unfinished, unfinished_branches
+from lakehouse.upkeep.unfinished import drop_empty, is_unfinished, unfinished_branches
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MANIFEST = re.compile(rf"(index-manifest|manifest-list|manifest)-{_UUID}(-[\w-]+)?(\.avro\.sidecar)?")
@@ -29,7 +30,6 @@ _TEMPORARY = re.compile(
     rf"\.(snapshot-\d+|schema-\d+|tag-.+|EARLIEST|LATEST|commits\.json)\.([a-z0-9_]{{8}}|{_UUID}\.tmp)|\.clock\..+"
 )
 _TEMPORARY_DATA = re.compile(rf"\.(.+)\.{_UUID}\.tmp")
-_BUCKET = re.compile(r"bucket-(\d+|postpone)")
 _OWN_FOLDERS = ("snapshot", "tag", "schema", "lakehouse")
 
 
@@ -56,7 +56,7 @@ def remove_orphans(
             # What names files goes before the files, so that a stop in between leaves nothing that can't be read.
             first, left = delete(store, [file for file in doomed if file.path.startswith("branch/")], meter)
             for folder in gone:
-                store.drop_folders(folder)
+                drop_empty(store, folder)
             # Once more: a commit may have named some of them while the manifests were read.
             needed = needed_names(manifests, load_roots(store, manifests))
             others = [file for file in doomed if not file.path.startswith("branch/")]
@@ -93,21 +93,8 @@ def _data_files(paimon: Any, store: Store) -> Iterator[tuple[Doomed, float]]:
     options = paimon.options
     prefix = re.escape(str(options.data_file_prefix()))
     names = re.compile(rf"({prefix}|changelog-){_UUID}-\d+(\.[\w.-]+)?")
-    top = str(paimon.path_factory().data_file_path_directory or "").strip("/")
-    folders = [top]
-    for key in paimon.partition_keys:
-        start = f"{_escaped(key)}="
-        folders = [
-            _joined(folder, entry.name)
-            for folder in folders
-            for entry in store.list(folder)
-            if entry.is_folder and entry.name.startswith(start)
-        ]
-    for folder in folders:
-        for bucket in store.list(folder):
-            if not bucket.is_folder or not _BUCKET.fullmatch(bucket.name):
-                continue
-            place = _joined(folder, bucket.name)
+    for folder in partition_folders(paimon, store)[-1]:
+        for place in buckets(store, folder):
             for entry in _files(store, place):
                 if _INDEX.fullmatch(entry.name) or (entry.name.endswith(".index") and names.fullmatch(entry.name)):
                     yield _doomed(place, entry, "index")
@@ -120,12 +107,6 @@ def _data_files(paimon: Any, store: Store) -> Iterator[tuple[Doomed, float]]:
 def _is_temporary(name: str, names: re.Pattern[str]) -> bool:
     match = _TEMPORARY_DATA.fullmatch(name)
     return match is not None and names.fullmatch(match[1]) is not None
-
-
-def _escaped(key: str) -> str:
-    from pypaimon.utils.file_store_path_factory import _escape_partition_component
-
-    return str(_escape_partition_component(key))
 
 
 def _files(store: Store, folder: str) -> Iterator[Entry]:

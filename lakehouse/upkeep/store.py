@@ -36,6 +36,7 @@ class Store(Protocol):
     """The files below a table's folder; all paths are relative to it, with ``/`` between names."""
 
     root: str
+    has_empty_folders: bool  # a folder stays when what is in it goes
 
     def list(self, folder: str) -> list[Entry]:
         """What a folder holds, by name; nothing when it does not exist."""
@@ -46,8 +47,8 @@ class Store(Protocol):
     def delete(self, path: str) -> bool:
         """Remove a file; False when it is gone already."""
 
-    def drop_folders(self, folder: str) -> None:
-        """Remove a folder and those in it, as far as they are empty."""
+    def drop_folder(self, folder: str) -> None:
+        """Remove a folder if it is empty."""
 
     def now_s(self) -> float:
         """The store's own time, seconds since 1970: the clock that `Entry.modified_s` is by."""
@@ -61,6 +62,8 @@ def store_of(paimon: Any) -> Store:
 
 class LocalStore:
     """A folder of this machine, or one that it mounts."""
+
+    has_empty_folders = True
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -97,11 +100,10 @@ class LocalStore:
             return False
         return True
 
-    def drop_folders(self, folder: str) -> None:
-        """Remove a folder and those in it, as far as they are empty."""
-        for path, _, _ in os.walk(Path(self.root, folder), topdown=False):
-            with contextlib.suppress(OSError):
-                Path(path).rmdir()
+    def drop_folder(self, folder: str) -> None:
+        """Remove a folder if it is empty."""
+        with contextlib.suppress(OSError):
+            Path(self.root, folder).rmdir()
 
     def now_s(self) -> float:
         """The time that the file system gives to a file written now: a network share has a clock of its own."""
@@ -114,6 +116,8 @@ class LocalStore:
 
 class RemoteStore:
     """A folder of an object store, through the catalog's own client and its credentials."""
+
+    has_empty_folders = False
 
     def __init__(self, file_io: Any, root: str) -> None:
         self._io = file_io
@@ -148,8 +152,8 @@ class RemoteStore:
         except FileNotFoundError:
             return False
 
-    def drop_folders(self, folder: str) -> None:
-        """Nothing: a store has no empty folders."""
+    def drop_folder(self, folder: str) -> None:
+        """Nothing: a store has no folders."""
 
     def now_s(self) -> float:
         """The time that the store gives to an object written now."""

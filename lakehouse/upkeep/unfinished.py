@@ -28,6 +28,14 @@ def unfinished_branches(store: Store) -> dict[str, list[tuple[Doomed, float]]]:
     return found
 
 
+def drop_empty(store: Store, folder: str) -> None:
+    """Remove what is left of such a folder once its files are gone."""
+    for entry in store.list(folder):
+        if entry.is_folder:
+            drop_empty(store, f"{folder}/{entry.name}")
+    store.drop_folder(folder)
+
+
 def _below(store: Store, folder: str) -> Iterator[tuple[Doomed, float]]:
     for entry in store.list(folder):
         path = f"{folder}/{entry.name}"

@@ -6,6 +6,7 @@ from lakehouse.write.exclusive import Moved, publish_on, publish_snapshot_on
 from lakehouse.write.ids import checked_commit_id, find_commit, new_commit_id
 from lakehouse.write.ledger import LEDGER, remember
 from lakehouse.write.lineage import inherited
+from lakehouse.write.next_snapshot import following
 from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, Published, ours
 from lakehouse.write.restore import publish_one, publish_restored
 from lakehouse.write.rows import column_values, given_batches, to_batches
@@ -27,6 +28,7 @@ __all__ = [
     "column_values",
     "discard",
     "find_commit",
+    "following",
     "given_batches",
     "inherited",
     "latest_id",

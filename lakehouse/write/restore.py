@@ -13,6 +13,7 @@ from lakehouse.identity import check_same_table
 from lakehouse.upstream import is_local, latest_of, local_path, snapshot_under
 from lakehouse.write.commit import name_of
 from lakehouse.write.ids import new_commit_id
+from lakehouse.write.next_snapshot import following
 from lakehouse.write.published import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS
 
 _ATTEMPTS = 100
@@ -83,9 +84,7 @@ def publish_one(paimon: Any, snapshot: Any, latest: Any) -> bool:
 
 def _restored(paimon: Any, latest: Any, target: Any, properties: dict[str, str]) -> tuple[Any, list[str]]:
     """The new snapshot, and the files written for it."""
-    from pypaimon.build_info import full_version
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
-    from pypaimon.snapshot.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 
     lists = ManifestListManager(paimon)
     unique = uuid.uuid4()
@@ -94,26 +93,17 @@ def _restored(paimon: Any, latest: Any, target: Any, properties: dict[str, str])
     base, delta = f"manifest-list-{unique}-0", f"manifest-list-{unique}-1"
     base_bytes = lists.write(base, lists.read_all(target))
     delta_bytes = lists.write(delta, [])
-    snapshot = Snapshot(
-        version=3,
-        id=latest.id + 1,
-        schema_id=paimon.table_schema.id,
-        base_manifest_list=base,
-        base_manifest_list_size=base_bytes,
-        delta_manifest_list=delta,
-        delta_manifest_list_size=delta_bytes,
-        total_record_count=target.total_record_count,
-        delta_record_count=target.total_record_count - latest.total_record_count,
-        commit_user=str(uuid.uuid4()),
-        commit_identifier=BATCH_COMMIT_IDENTIFIER,
-        commit_kind="OVERWRITE",
-        time_millis=max(int(time.time() * 1000), latest.time_millis),
-        index_manifest=target.index_manifest,
-        watermark=latest.watermark,
-        statistics=target.statistics,
+    snapshot = following(
+        paimon,
+        latest,
+        (base, base_bytes),
+        (delta, delta_bytes),
+        kind="OVERWRITE",
+        rows=target.total_record_count or 0,
         next_row_id=_later(latest.next_row_id, target.next_row_id),
+        index_manifest=target.index_manifest,
+        statistics=target.statistics,
         properties=properties,
-        writer_version=full_version(),
     )
     return snapshot, [f"{lists.manifest_path}/{name}" for name in (base, delta)]
 
