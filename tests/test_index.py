@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakehouse as lh
+from lakehouse.fetch import BlobRefs
+from lakehouse.index import Source
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter
 
@@ -380,6 +383,45 @@ def test_a_pickle_holds_a_path_and_no_rows(index: lh.RowIndex, table: lh.Table) 
     data = pickle.dumps(index.take(range(100)))
     assert len(data) < 2_000
     assert contents(pickle.loads(data), table) == contents(index.take(range(100)), table)
+
+
+@pytest.mark.parametrize("files", [4_096, 4_097, 6_000])
+def test_an_index_of_as_many_files_as_rows(tmp_path: Path, files: int) -> None:
+    """References: with many files their names are mapped as well, and no Python text in every process."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    names = [str(folder / f"{i}.jpg") if i % 2 else f"{tmp_path}/elsewhere/ñ{i}.jpg" for i in range(files)]
+    rows = np.random.default_rng(0).permutation(files)
+    refs = BlobRefs(tuple(names), np.where(rows % 10 == 0, -1, rows), np.zeros(files, np.int64), np.full(files, -1))
+    source = Source("default.t", "u", 1, str(folder))
+    index = lh.RowIndex(source, pa.schema([("frame", pa.large_binary())]), np.arange(files), {}, {"frame": refs})
+    index.save(tmp_path / "a.idx")
+    mapped = lh.RowIndex._mapped(IndexFile(tmp_path / "a.idx"), source)
+    got = mapped.blobs("frame")
+    assert isinstance(got.uris, tuple) == (files <= 4_096)
+    assert list(got) == list(refs)
+    assert (len(got.uris), got.uris[-1], got.uris[5:7], list(got.uris)) == (files, names[-1], tuple(names[5:7]), names)
+    assert list(pickle.loads(pickle.dumps(got))) == list(refs)
+    assert list(pickle.loads(pickle.dumps(mapped)).blobs("frame")) == list(refs)
+    assert list(mapped.take(range(50)).blobs("frame")) == [refs[i] for i in range(50)]
+    mapped.save(tmp_path / "b.idx")
+    assert (tmp_path / "b.idx").read_bytes() == (tmp_path / "a.idx").read_bytes()
+    assert index.take(range(50)).fingerprint == mapped.take(range(50)).fingerprint
+    # In another folder, as after a move of the warehouse.
+    moved = lh.RowIndex._mapped(IndexFile(tmp_path / "a.idx"), Source("default.t", "u", 1, "/moved"))
+    assert [ref.uri for ref in moved.blobs("frame") if ref][:50] == [
+        ref.uri.replace(str(folder), "/moved") for ref in refs if ref
+    ][:50]
+    # Read and trained from, alone and in a mixture.
+    for i in rows[:40].tolist():
+        Path(names[i]).parent.mkdir(exist_ok=True)
+        Path(names[i]).write_bytes(str(i).encode())
+    few = lh.RowIndex._mapped(IndexFile(tmp_path / "a.idx"), replace(source, roots=(str(tmp_path),))).take(range(40))
+    expected = [None if i % 10 == 0 else str(i).encode() for i in rows[:40].tolist()]
+    assert [value for batch in lh.Dataset(few, batch_size=8, shuffle=None) for value in batch["frame"]] == expected
+    mixed = lh.Mixture({"a": (few, 1), "b": (few, 1)})
+    values = [value for batch in lh.Dataset(mixed, batch_size=8, shuffle=None) for value in batch["frame"]]
+    assert set(values) == set(expected)
 
 
 @pytest.mark.parametrize("how", ["replaced", "deleted", "damaged"])

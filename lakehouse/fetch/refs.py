@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakehouse.errors import FetchError
+from lakehouse.fetch.uris import Uris
 
 if TYPE_CHECKING:
     import daft
@@ -64,13 +65,14 @@ class BlobRefs:
         lengths: int64[n], bytes in each range; -1: to the end of the object.
     """
 
-    uris: tuple[str, ...]
+    uris: Sequence[str]
     uri_ids: npt.NDArray[Any]
     offsets: IntArray
     lengths: IntArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uris", tuple(self.uris))
+        if not isinstance(self.uris, (tuple, Uris)):
+            object.__setattr__(self, "uris", tuple(self.uris))
         for name in ("uri_ids", "offsets", "lengths"):
             array = np.asarray(getattr(self, name))
             if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):

@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from lakehouse.errors import NotFoundError, ResumeError, SchemaError
 from lakehouse.fetch import BlobRefs, Fetcher
-from lakehouse.index.source import Source, absolute, fingerprint_of, longest, relative, table_fetcher, version_of
+from lakehouse.index.saved_refs import read_refs, write_refs
+from lakehouse.index.source import Source, fingerprint_of, table_fetcher, version_of
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
 
@@ -269,22 +270,12 @@ class RowIndex:
                 "row_ids": writer.numbers(self._row_ids, np.int64),
                 "types": schema_text(pa.schema([pa.field(name, array.type) for name, array in self._scalars.items()])),
                 "scalars": {name: writer.array(array) for name, array in self._scalars.items()},
-                "blobs": {name: self._save_refs(writer, refs) for name, refs in self._blobs.items()},
+                "blobs": {name: write_refs(writer, refs, self._source.path) for name, refs in self._blobs.items()},
             }
             writer.finish(header)
         except BaseException:
             writer.abort()
             raise
-
-    def _save_refs(self, writer: IndexWriter, refs: BlobRefs) -> dict[str, Any]:
-        # The smallest types that hold the values: at most 24 bytes a row together with the row id, for files below 4 GiB each.
-        fits = longest(refs) < 2**31
-        return {
-            "uris": [relative(uri, self._source.path) for uri in refs.uris],
-            "uri_ids": writer.numbers(refs.uri_ids, np.int16 if len(refs.uris) < 2**15 else np.int32),
-            "offsets": writer.numbers(refs.offsets, np.int64),
-            "lengths": writer.numbers(refs.lengths, np.int32 if fits else np.int64),
-        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], catalog: Any) -> RowIndex:
@@ -327,15 +318,7 @@ class RowIndex:
         scalars = {name: file.array(node, types.field(name).type) for name, node in header["scalars"].items()}
         if any(len(array) != n for array in scalars.values()):
             raise ResumeError(f"{file.path}: not a whole saved index: a column has another length than the index")
-        blobs = {
-            name: BlobRefs(
-                tuple(absolute(uri, source.path) for uri in node["uris"]),
-                file.numbers(node["uri_ids"], n),
-                file.numbers(node["offsets"], n),
-                file.numbers(node["lengths"], n),
-            )
-            for name, node in header["blobs"].items()
-        }
+        blobs = {name: read_refs(file, node, n, source.path) for name, node in header["blobs"].items()}
         row_ids = file.numbers(header["row_ids"], n)
         schema = schema_of_text(header["schema"])
         return cls(source, schema, row_ids, scalars, blobs, header["fingerprint"], file.path)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakehouse.errors import NotFoundError
 from lakehouse.fetch import BlobRefs, Fetcher, TableFetcher
+from lakehouse.fetch.uris import relative
 from lakehouse.index.mapped import let_go
 from lakehouse.stores import Store
 
@@ -111,19 +112,6 @@ def version_of(catalog: Any, name: str, number: int | None, file: Path) -> Any:
         raise NotFoundError(
             f"{file}: made from snapshot {number} of {held.name}, which has expired and has no tag; {error}"
         ) from error
-
-
-def relative(uri: str, path: str) -> str:
-    """A uri inside the table's folder without that folder, so that a moved warehouse keeps its indexes."""
-    for prefix in (path, f"file://{path}"):
-        if uri.startswith(f"{prefix}/"):
-            return f"./{uri[len(prefix) + 1 :]}"
-    return uri
-
-
-def absolute(uri: str, path: str) -> str:
-    """The uri that `relative` made relative."""
-    return f"{path}/{uri[2:]}" if uri.startswith("./") else uri
 
 
 def table_fetcher(origin: Any) -> Fetcher:
