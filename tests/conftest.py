@@ -21,6 +21,7 @@ from tests.stores.fixtures import lake, s3_lake, s3_proxy, s3_server
 __all__ = ["lake", "s3_lake", "s3_proxy", "s3_server"]  # fixtures of theirs
 
 if TYPE_CHECKING:
+    import lakehouse as lh
     from tests.rest import RestServer
 
 # Before anything imports Daft, and for the processes that tests start. Daft reports its use otherwise.
@@ -68,6 +69,14 @@ ROAD = ("solidWhiteCurve", "solidWhiteRight", "solidYellowCurve", "solidYellowCu
 def warehouse(tmp_path: Path) -> Path:
     """The folder of an embedded catalog; it does not exist yet."""
     return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def catalog(warehouse: Path) -> lh.Catalog:
+    """The catalog of that warehouse."""
+    import lakehouse as lh
+
+    return lh.connect(warehouse=str(warehouse))
 
 
 @pytest.fixture

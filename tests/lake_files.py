@@ -11,10 +11,39 @@ from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
 import lakehouse as lh
 
+# None of them can be a file's name everywhere.
+BAD_NAMES = [
+    "",
+    " ",
+    "a/b",
+    "../x",
+    "..",
+    ".",
+    ".x",
+    "-x",
+    "x y",
+    "é",
+    "a\nb",
+    "x\n",
+    "a:b",
+    "a%2Fb",
+    "x" * 129,
+    "a\0b",
+    "a\\b",
+    None,
+    5,
+    b"x",
+]
+
 
 def folder_of(table: lh.Table) -> Path:
     """The table's own folder."""
     return Path(str(table.paimon.table_path))
+
+
+def everything_in(path: Path) -> dict[Path, bytes]:
+    """All files below a folder, with what they hold."""
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def files_of(table: lh.Table) -> set[str]:

@@ -36,11 +36,6 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
-
-
-@pytest.fixture
 def table(catalog: lh.Catalog) -> lh.Table:
     return catalog.create_table("default.t", SCHEMA)
 

@@ -14,14 +14,8 @@ from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
-from tests.test_history import BAD_NAMES, everything_in
-
-SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_binary())])
-
-
-@pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
+from tests.lake_files import BAD_NAMES, everything_in, folder_of
+from tests.numbered import SCHEMA, ids, rows
 
 
 @pytest.fixture
@@ -34,21 +28,7 @@ def table(catalog: lh.Catalog) -> lh.Table:
 
 
 def add(table: lh.Table, i: int) -> int | None:
-    return table.append([{"id": i, "p": f"p{i % 2}", "frame": b"frame %d" % i}]).snapshot_id
-
-
-def ids(held: lh.Snapshot | lh.Table) -> list[int]:
-    """By all ways of reading, with the bytes."""
-    snapshot = held.latest() if isinstance(held, lh.Table) else held
-    found = snapshot.arrow(blobs="bytes").sort_by("id").to_pylist()
-    assert all(row["frame"] == b"frame %d" % row["id"] for row in found)
-    assert sorted(snapshot.daft().to_pydict()["id"]) == [row["id"] for row in found]
-    assert sorted(row["frame"].read(snapshot) for row in snapshot.query().index()) == sorted(row["frame"] for row in found)
-    return [row["id"] for row in found]
-
-
-def folder(table: lh.Table) -> Path:
-    return Path(str(table.paimon.table_path))
+    return table.append(rows(i)).snapshot_id
 
 
 # --- made with their data ----------------------------------------------------------------------------------------------------
@@ -83,7 +63,7 @@ def test_a_branch_from_a_tag_that_outlived_its_snapshot(table: lh.Table) -> None
     """Upstream can't."""
     table.tag("v2", snapshot=2)
     for number in (1, 2):
-        (folder(table) / "snapshot" / f"snapshot-{number}").unlink()
+        (folder_of(table) / "snapshot" / f"snapshot-{number}").unlink()
     dev = table.create_branch("dev", tag="v2")
     assert ids(dev) == [0, 1]
     assert add(dev, 5) == 3
@@ -171,7 +151,7 @@ def test_an_index_of_a_branch_is_none_of_main(catalog: lh.Catalog, tmp_path: Pat
         assert loaded.fingerprint == index.fingerprint
         assert loaded.column("id").to_pylist() == index.column("id").to_pylist()
     table.branch("dev").tag("kept")
-    (folder(table) / "branch/branch-dev/snapshot/snapshot-2").unlink()
+    (folder_of(table) / "branch/branch-dev/snapshot/snapshot-2").unlink()
     assert lh.RowIndex.load(tmp_path / "theirs", catalog).fingerprint == theirs.fingerprint
     table.delete_branch("dev")
     with pytest.raises(lh.NotFoundError, match="no branch 'dev'"):
@@ -179,7 +159,7 @@ def test_an_index_of_a_branch_is_none_of_main(catalog: lh.Catalog, tmp_path: Pat
     table.create_branch("dev").append([{"id": 4}])
     table.branch("dev").append([{"id": 5}])
     table.create_branch("dev2", snapshot=1).append([{"id": 6}])
-    (folder(table) / "branch/branch-dev2").rename(folder(table) / "branch/branch-dev3")
+    (folder_of(table) / "branch/branch-dev2").rename(folder_of(table) / "branch/branch-dev3")
     assert lh.RowIndex.load(tmp_path / "ours", catalog).fingerprint == ours.fingerprint
 
 
@@ -225,11 +205,11 @@ def test_no_fast_forward_where_the_table_has_moved(table: lh.Table) -> None:
     for branch in (dev, old):
         add(branch, 10)
     add(table, 20)
-    before = everything_in(folder(table))
+    before = everything_in(folder_of(table))
     for name in ("dev", "old"):
         with pytest.raises(lh.CommitError, match="the table has moved to snapshot 4, which the branch does not have"):
             table.fast_forward(name)
-    assert everything_in(folder(table)) == before
+    assert everything_in(folder_of(table)) == before
     assert ids(table) == [0, 1, 2, 20]
 
 
@@ -244,10 +224,10 @@ def test_no_fast_forward_from_an_older_snapshot(table: lh.Table) -> None:
 def test_no_fast_forward_where_schemas_differ(table: lh.Table, catalog: lh.Catalog, where: str) -> None:
     add(table.create_branch("dev"), 10)
     catalog.paimon.alter_table(where, [SchemaChange.add_column("score", AtomicType("DOUBLE"))], False)
-    before = everything_in(folder(table))
+    before = everything_in(folder_of(table))
     with pytest.raises(lh.CommitError, match="their schemas differ"):
         table.fast_forward("dev")
-    assert everything_in(folder(table)) == before
+    assert everything_in(folder_of(table)) == before
     assert ids(table) == [0, 1, 2]
 
 
@@ -255,8 +235,8 @@ def test_a_fast_forward_that_was_killed_half_way_goes_on(table: lh.Table) -> Non
     dev = table.create_branch("dev")
     for i in (10, 11, 12):
         add(dev, i)
-    branch = folder(table) / "branch/branch-dev/snapshot"
-    (folder(table) / "snapshot/snapshot-4").write_bytes((branch / "snapshot-4").read_bytes())
+    branch = folder_of(table) / "branch/branch-dev/snapshot"
+    (folder_of(table) / "snapshot/snapshot-4").write_bytes((branch / "snapshot-4").read_bytes())
     assert ids(table) == [0, 1, 2, 10]
     assert table.fast_forward("dev") == 6
     assert ids(table) == [0, 1, 2, 10, 11, 12]
@@ -311,7 +291,7 @@ def test_deleting_leaves_the_table(table: lh.Table) -> None:
     table.delete_branch("dev")
     assert table.branches() == []
     assert ids(table) == [0, 1, 2]
-    assert list((folder(table) / "branch").iterdir()) == []
+    assert list((folder_of(table) / "branch").iterdir()) == []
     with pytest.raises(lh.NotFoundError, match="no branch 'dev'; branches: none"):
         table.at(branch="dev")
     assert ids(table.create_branch("dev", snapshot=1)) == [0]
@@ -327,5 +307,5 @@ def test_one_of_many_makers_wins(table: lh.Table) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(make, range(16))) == 1
-    assert [path.name for path in (folder(table) / "branch").iterdir()] == ["branch-dev"]
+    assert [path.name for path in (folder_of(table) / "branch").iterdir()] == ["branch-dev"]
     assert len(ids(table.branch("dev"))) == table.branch("dev").latest().id

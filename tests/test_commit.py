@@ -18,7 +18,8 @@ from lakehouse import durable
 from lakehouse.schema import Columns
 from lakehouse.upstream import ExpiredError, LinkingSnapshotCommit, latest_of, snapshot_of, snapshot_under, tag_of
 from lakehouse.write import COMMIT_ID, Describer, Published, Writer, publish, remember, to_batches
-from tests.stress.lake import folder_of, held, made, named_files, orphans, row, rows
+from tests.lake_files import folder_of
+from tests.stress.lake import held, made, named_files, orphans, row, rows
 
 NAME = "default.t"
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import lakehouse as lh
+from tests.lake_files import folder_of
 from tests.stress.child import in_child, let_files_grow_to, obey_permissions
-from tests.stress.lake import SCHEMA, folder_of, held, made, orphans, rows
+from tests.stress.lake import SCHEMA, held, made, orphans, rows
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import lakehouse as lh
-from tests.stress.lake import folder_of, held, made, row, rows
+from tests.lake_files import folder_of
+from tests.stress.lake import held, made, row, rows
 
 NAME = "default.lineage"
 

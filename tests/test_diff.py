@@ -17,6 +17,7 @@ from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
 from lakehouse.history.values import differing
+from tests.lake_files import folder_of
 from tests.lake_tables import State, build
 from tests.lake_values import Row, frozen, plain
 
@@ -131,11 +132,6 @@ def check_values(sides: list[pa.Table], states: tuple[State, State], diff: Any, 
 
 
 @pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
-
-
-@pytest.fixture
 def table(catalog: lh.Catalog) -> lh.Table:
     """Snapshot 1: ids 0 to 9 in two partitions; 2: 10 to 13 added."""
     table = catalog.create_table("default.t", SCHEMA, partition_by=["p"])
@@ -171,12 +167,8 @@ def rewrite(table: lh.Table, ids: Any, frame: Callable[[int], bytes] = lambda i:
     commit.close()
 
 
-def folder(table: lh.Table) -> Path:
-    return Path(str(table.paimon.table_path))
-
-
 def data_files(table: lh.Table) -> list[Path]:
-    return [path for path in folder(table).rglob("data-*") if path.is_file()]
+    return [path for path in folder_of(table).rglob("data-*") if path.is_file()]
 
 
 def test_it_is_lazy_and_takes_versions_in_any_form(table: lh.Table) -> None:
@@ -232,7 +224,7 @@ def _groups(snapshot: lh.Snapshot) -> Any:
 def test_only_columns_that_differ_are_read(table: lh.Table) -> None:
     """An update of a scalar leaves BLOB files as they are: by row id they are not even opened."""
     set_v(table, 0, 5.5)
-    for path in folder(table).rglob("*.blob"):
+    for path in folder_of(table).rglob("*.blob"):
         path.unlink()
     assert table.diff(2, 3).changed == {"v": 1}
     with pytest.raises(lh.FetchError):
@@ -242,7 +234,7 @@ def test_only_columns_that_differ_are_read(table: lh.Table) -> None:
 def test_blobs_are_compared_without_their_payloads(table: lh.Table) -> None:
     """Bytes that were written anew elsewhere are the same by length and checksum: payloads may be garbage."""
     rewrite(table, range(14), lambda i: b"frame %d" % i if i != 3 else b"FRAME 3")
-    for path in folder(table).rglob("*.blob"):
+    for path in folder_of(table).rglob("*.blob"):
         whole = bytearray(path.read_bytes())
         for i in range(14):
             for text in (b"frame %d" % i, b"FRAME 3"):
@@ -270,7 +262,7 @@ def test_blobs_null_empty_and_of_other_length(table: lh.Table) -> None:
 
 def test_an_end_that_is_gone_is_an_error_not_a_difference(table: lh.Table) -> None:
     rewrite(table, range(14))
-    for path in folder(table).rglob("*.blob"):
+    for path in folder_of(table).rglob("*.blob"):
         path.unlink()
     with pytest.raises(lh.FetchError):
         assert table.diff(2, 3, key="id").changed

@@ -26,11 +26,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_b
 
 
 @pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
-
-
-@pytest.fixture
 def table(catalog: lh.Catalog) -> lh.Table:
     """Six snapshots: rows 0 to n - 1 in snapshot n; the fifth deletes rows of p0, the sixth brings one back."""
     table = catalog.create_table("default.t", SCHEMA, partition_by=["p"])

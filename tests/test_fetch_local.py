@@ -158,7 +158,9 @@ def test_files_that_can_not_be_read_leave_the_others_alone(folder: Path, tmp_pat
     assert all(value == bytes([i]) * 5 for i, value in enumerate(fetched.values) if i not in unreadable)
     text = error_of(fetched, 4)
     assert text.startswith(f"can't read {tmp_path}/4 2+5: FileNotFoundError: ")
-    assert text.endswith("; restore the file, or read a snapshot that does not need it")
+    assert text.endswith(
+        "; restore the file; where its snapshot has expired, or its table was made again since, open the table again"
+    )
     value = fetched.values[4]
     assert isinstance(value, FetchError)
     assert isinstance(value.__cause__, FileNotFoundError)

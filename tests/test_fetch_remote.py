@@ -274,7 +274,7 @@ def test_one_missing_object_does_not_take_the_others_along() -> None:
     bad = [i for i, value in enumerate(fetched.values) if isinstance(value, FetchError)]
     assert bad == [3, 7, 13, 17]
     assert all(fetched.values[i] == DATA[i : i + 5] for i in range(20) if i not in bad)
-    assert error_of(fetched, 13).endswith("; restore the object, or read a snapshot that does not need it")
+    assert error_of(fetched, 13).endswith("its table was made again since, open the table again")
     assert error_of(fetched, 17).endswith("; give these credentials the right to read it")
     assert Counter(uri for uri, _, _ in store.calls) == {f"mem://b/{i}": 1 for i in range(10)}  # all else merged, too
 

@@ -11,42 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
+from tests.lake_files import BAD_NAMES, everything_in, folder_of
+from tests.numbered import SCHEMA, ids, rows
 
 UTC = timezone.utc
-SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_binary())])
-BAD_NAMES = [
-    "",
-    " ",
-    "a/b",
-    "../x",
-    "..",
-    ".",
-    ".x",
-    "-x",
-    "x y",
-    "é",
-    "a\nb",
-    "x\n",
-    "a:b",
-    "a%2Fb",
-    "x" * 129,
-    "a\0b",
-    "a\\b",
-    None,
-    5,
-    b"x",
-]
-
-
-@pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
 
 
 @pytest.fixture
@@ -54,7 +27,7 @@ def table(catalog: lh.Catalog) -> lh.Table:
     """Four snapshots: n rows in snapshot n."""
     table = catalog.create_table("default.t", SCHEMA, partition_by=["p"])
     for i in range(4):
-        table.append([{"id": i, "p": f"p{i % 2}", "frame": b"frame %d" % i}])
+        table.append(rows(i))
     return table
 
 
@@ -63,29 +36,10 @@ def empty(catalog: lh.Catalog) -> lh.Table:
     return catalog.create_table("default.empty", SCHEMA)
 
 
-def ids(snapshot: lh.Snapshot) -> list[int]:
-    """By all ways of reading; with the bytes."""
-    rows = snapshot.arrow(blobs="bytes").sort_by("id").to_pylist()
-    assert all(row["frame"] == b"frame %d" % row["id"] for row in rows)
-    found = [row["id"] for row in rows]
-    assert sorted(snapshot.query().index().column("id").to_pylist()) == found
-    assert sorted(snapshot.daft().to_pydict()["id"]) == found
-    assert snapshot.count_rows() == len(found)
-    return found
-
-
-def folder(table: lh.Table) -> Path:
-    return Path(str(table.paimon.table_path))
-
-
-def everything_in(path: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
 def expire(table: lh.Table, *numbers: int) -> None:
     """What an engine's expiry does to snapshots that a tag still needs: only their own files go."""
     for number in numbers:
-        (folder(table) / "snapshot" / f"snapshot-{number}").unlink()
+        (folder_of(table) / "snapshot" / f"snapshot-{number}").unlink()
 
 
 def add_column(catalog: lh.Catalog, name: str) -> None:
@@ -236,7 +190,7 @@ def test_names_that_are_paths_touch_nothing(table: lh.Table, warehouse: Path, na
 def test_a_stray_file_among_the_tags_hides_none(table: lh.Table) -> None:
     """The engine's own list fails for good once such a file is there."""
     table.tag("good")
-    tags = folder(table) / "tag"
+    tags = folder_of(table) / "tag"
     (tags / "README").write_text("what is this")
     (tags / ".tag-good.tmp").write_text("half")
     (tags / "tag-of").mkdir()
@@ -248,8 +202,8 @@ def test_a_stray_file_among_the_tags_hides_none(table: lh.Table) -> None:
 
 
 def test_a_damaged_tag_says_so_and_can_be_removed(table: lh.Table) -> None:
-    (folder(table) / "tag").mkdir()
-    (folder(table) / "tag" / "tag-half").write_text('{"id": 4')
+    (folder_of(table) / "tag").mkdir()
+    (folder_of(table) / "tag" / "tag-half").write_text('{"id": 4')
     asks: list[Callable[[], Any]] = [lambda: table.at(tag="half"), table.tags]
     for ask in asks:
         with pytest.raises(lh.NotFoundError, match=r"tag 'half' can't be read .*delete_tag\('half'\) removes it"):
@@ -271,11 +225,11 @@ def test_a_tag_appears_whole_or_not_at_all(table: lh.Table, monkeypatch: pytest.
             call()
     monkeypatch.undo()
     assert table.tags() == {"v1": 1}
-    assert [path.name for path in (folder(table) / "tag").iterdir()] == ["tag-v1"]
+    assert [path.name for path in (folder_of(table) / "tag").iterdir()] == ["tag-v1"]
 
 
 def test_a_folder_of_tags_that_can_not_be_made(table: lh.Table) -> None:
-    (folder(table) / "tag").write_text("in the way")
+    (folder_of(table) / "tag").write_text("in the way")
     with pytest.raises(lh.CommitError, match="default.t: tag 'v1' can't be written"):
         table.tag("v1")
     assert table.tags() == {}
@@ -320,7 +274,7 @@ def test_an_index_of_a_tag_that_outlived_its_snapshot_can_be_loaded(
 def test_times_when_the_first_snapshots_have_expired(table: lh.Table) -> None:
     infos = table.snapshots()
     expire(table, 1, 2)
-    (folder(table) / "snapshot" / "EARLIEST").write_text("9")  # a hint that a rollback left
+    (folder_of(table) / "snapshot" / "EARLIEST").write_text("9")  # a hint that a rollback left
     assert table.at(time=infos[3].time).id == 4
     assert table.at(time=datetime.now(UTC) + timedelta(days=1)).id == 4
     assert table.at(time=infos[3].time - timedelta(milliseconds=1)).id in (3, None)
@@ -330,17 +284,17 @@ def test_times_when_the_first_snapshots_have_expired(table: lh.Table) -> None:
 
 def test_a_hint_that_names_no_snapshot(table: lh.Table) -> None:
     for stale in ("2", "99", "junk", ""):
-        (folder(table) / "snapshot" / "LATEST").write_text(stale)
+        (folder_of(table) / "snapshot" / "LATEST").write_text(stale)
         assert table.latest().id == 4
     expire(table, 1, 2, 3, 4)
-    (folder(table) / "snapshot" / "LATEST").write_text("4")
+    (folder_of(table) / "snapshot" / "LATEST").write_text("4")
     with pytest.raises(lh.NotFoundError, match="default.t: its latest snapshot can't be read"):
         table.latest()
 
 
 def test_what_a_killed_writer_leaves_among_the_snapshots(table: lh.Table) -> None:
-    (folder(table) / "snapshot" / ".snapshot-5.ab12").write_text('{"id": 5')
-    (folder(table) / "snapshot" / "snapshot-5.tmp").write_text("{")
+    (folder_of(table) / "snapshot" / ".snapshot-5.ab12").write_text('{"id": 5')
+    (folder_of(table) / "snapshot" / "snapshot-5.tmp").write_text("{")
     assert [info.id for info in table.snapshots()] == [1, 2, 3, 4]
     assert table.append([{"id": 4, "p": "p0", "frame": b"frame 4"}]).snapshot_id == 5
 

@@ -20,14 +20,9 @@ import lakehouse as lh
 from lakehouse.index.ids import read_ids, write_ids
 from lakehouse.order import Order
 from lakehouse.registry.seen import Place, seen
-from tests.test_history import BAD_NAMES
+from tests.lake_files import BAD_NAMES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("scene", pa.string()), ("v", pa.float64()), ("frame", pa.large_binary())])
-
-
-@pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
 
 
 @pytest.fixture

@@ -60,11 +60,6 @@ def overwrite(table: lh.Table, *ids: int) -> None:
 
 
 @pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
-
-
-@pytest.fixture
 def table(catalog: lh.Catalog) -> lh.Table:
     """Snapshots: 1 and 2 append, 3 deletes, 4 replaces a BLOB, 5 replaces a partition."""
     table = catalog.create_table("default.t", SCHEMA, partition_by=["p"])

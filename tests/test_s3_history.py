@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pyarrow as pa
 import pytest
 
 import lakehouse as lh
+from tests.numbered import SCHEMA, held, rows
 from tests.stores.fixtures import Lake
-
-SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_binary())])
 
 
 @pytest.fixture
@@ -24,17 +20,6 @@ def table(catalog: lh.Catalog) -> lh.Table:
     for i in range(3):
         table.append(rows(2 * i, 2 * i + 1))
     return table
-
-
-def rows(*ids: int) -> list[dict[str, Any]]:
-    return [{"id": i, "p": f"p{i % 2}", "frame": b"frame %d" % i} for i in ids]
-
-
-def held(table: lh.Table | lh.Snapshot) -> list[int]:
-    snapshot = table.latest() if isinstance(table, lh.Table) else table
-    found = snapshot.arrow(blobs="bytes").sort_by("id").to_pylist()
-    assert all(row["frame"] == b"frame %d" % row["id"] for row in found)
-    return [row["id"] for row in found]
 
 
 def test_rollback_and_diff(table: lh.Table) -> None:

@@ -29,11 +29,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_b
 
 
 @pytest.fixture
-def catalog(warehouse: Path) -> lh.Catalog:
-    return lh.connect(warehouse=str(warehouse))
-
-
-@pytest.fixture
 def table(catalog: lh.Catalog) -> lh.Table:
     return catalog.create_table("default.t", SCHEMA, partition_by=["p"])
 

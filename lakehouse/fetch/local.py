@@ -23,9 +23,10 @@ _READ_BYTES = 1 << 30
 _UNREADABLE = (OSError, ValueError, OverflowError, MemoryError)  # ValueError: a null character or lone surrogate in a path
 
 _RESTORE = "restore the file, or read a snapshot that does not need it"
+_GONE = "restore the file; where its snapshot has expired, or its table was made again since, open the table again"
 _ADVICE = {
-    errno.ENOENT: _RESTORE,
-    errno.ENOTDIR: _RESTORE,
+    errno.ENOENT: _GONE,
+    errno.ENOTDIR: _GONE,
     errno.EACCES: "let this process's user read it",
     errno.EPERM: "let this process's user read it",
     errno.EMFILE: "raise `ulimit -n`, or give LocalFetcher a smaller max_files",

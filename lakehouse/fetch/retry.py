@@ -15,7 +15,7 @@ Verdict: TypeAlias = Literal["gone", "denied", "throttled", "transient", "short"
 
 RETRIED: frozenset[Verdict] = frozenset({"throttled", "transient", "short"})
 ADVICE: dict[Verdict, str] = {
-    "gone": "restore the object, or read a snapshot that does not need it",
+    "gone": "restore the object; where its snapshot has expired, or its table was made again since, open the table again",
     "denied": "give these credentials the right to read it",
     "throttled": "lower `concurrency`, or raise `retries`",
     "transient": "look at the network and the store; raise `retries` or `timeout_s` if they are only slow",

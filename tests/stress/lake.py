@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import lakehouse as lh
+from tests.lake_files import folder_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("frame", pa.large_binary())])
 CHANNELS = 3
@@ -33,11 +34,6 @@ def held(table: lh.Table) -> list[dict[str, Any]]:
     """All rows of the latest snapshot, by id, with their bytes."""
     found: list[dict[str, Any]] = table.latest().arrow(blobs="bytes").sort_by("id").to_pylist()
     return found
-
-
-def folder_of(table: lh.Table) -> Path:
-    """Where the table's files lie."""
-    return Path(str(table.paimon.table_path))
 
 
 def named_files(table: lh.Table) -> set[Path]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import lakehouse as lh
-from tests.stress.lake import folder_of, held, made, orphans, row
+from tests.lake_files import folder_of
+from tests.stress.lake import held, made, orphans, row
 
 _BARRIER: Barrier | None = None
 
