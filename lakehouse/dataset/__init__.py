@@ -21,6 +21,7 @@
 | segments | memory that worker processes lend to the trainer's                       |
 | stage    | stages by name in profiles                                               |
 | state    | saved states, and the start that worker processes read                   |
+| orphan   | worker processes end with their trainer                                  |
 | wire     | how a batch travels from a worker process                                |
 """
 

@@ -20,6 +20,7 @@ from lakehouse.dataset.badrows import Budget
 from lakehouse.dataset.batches import Batches, Progress
 from lakehouse.dataset.blobs import BlobColumn
 from lakehouse.dataset.memory import Place
+from lakehouse.dataset.orphan import end_with_trainer
 from lakehouse.dataset.pipeline import Pipeline, Stop
 from lakehouse.dataset.selection import Index, Opened, Selection
 from lakehouse.dataset.state import Identity, Start
@@ -228,6 +229,8 @@ class Dataset(IterableDataset[Any]):
         In a worker process of torch's DataLoader: the steps that are dealt to this worker.
         """
         info = get_worker_info()
+        if info is not None:
+            end_with_trainer()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         if self._pending is None:
             epoch, first = self._start.read()

@@ -11,6 +11,7 @@ from lakehouse.dataset import segments
 from lakehouse.dataset.badrows import Report
 from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.memory import Memory
+from lakehouse.dataset.orphan import end_with_trainer
 from lakehouse.dataset.pipeline import Pipeline
 from lakehouse.dataset.state import Start
 from lakehouse.dataset.steps import Step
@@ -30,6 +31,8 @@ class Dealt(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Item]:
         info = get_worker_info()
+        if info is not None:
+            end_with_trainer()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         # Read now, not at the first next(): from here on the main process may not change it.
         epoch, first = self._start.read()
