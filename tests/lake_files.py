@@ -63,10 +63,10 @@ def needed_of(table: lh.Table) -> set[str]:
 
 def _reached(handle: Any) -> Iterator[str]:
     tags = handle.tag_manager()
-    named = [tags.get(name) for name in tags.list_tags()] if Path(tags.tag_directory()).exists() else []
+    # Upstream's list takes what a killed writer of a tag left (`.tag-kept.1a2b3c4d`) for a tag.
+    names = [path.name.removeprefix("tag-") for path in Path(tags.tag_directory()).glob("tag-*")]
     pinned = [({"scan.snapshot-id": str(found.id)}, found) for found in handle.snapshot_manager().list_snapshots()]
-    names = tags.list_tags() if named else []
-    pinned += [({"scan.tag-name": name}, found) for name, found in zip(names, named, strict=True)]
+    pinned += [({"scan.tag-name": name}, tags.get(name)) for name in names]
     for options, snapshot in pinned:
         at = handle.copy(options)
         for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
