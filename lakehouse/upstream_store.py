@@ -34,11 +34,11 @@ _probing = threading.Lock()
 
 # Small files that are written once. Upstream asks for each "is it there", "how large is it", and its bytes, and often again a
 # moment later, one request after the other; here all of that is one request.
-_ONCE = re.compile(r"/(?:snapshot|schema)-\d+$")
+ONCE = re.compile(r"/(?:snapshot|schema)-\d+$")
 # Upstream asks whether a folder is there before it lists it or reads in it: two requests, for what the next one tells too.
 _FOLDER = re.compile(r"/(?:snapshot|schema)$")
 _HINT = re.compile(r"/(?:LATEST|EARLIEST)$")  # small, and written again and again
-_FRESH_S = 1.0
+FRESH_S = 1.0
 _FRESH_FILES = 256
 
 
@@ -92,16 +92,23 @@ class S3FileIO(PyArrowFileIO):
                 "lose each other's commits without an error; write through a REST catalog, or to a store that honours them"
             )
 
+    def to_filesystem_path(self, path: str) -> str:
+        """``bucket/key``. Upstream drops what follows a ``#`` or ``?``: files are written there and never found again."""
+        scheme, bucket, key = split_url(path)
+        if scheme not in S3_SCHEMES:
+            return str(super().to_filesystem_path(path))
+        return f"{bucket}/{re.sub('/+', '/', key).lstrip('/')}".rstrip("/")
+
     def exists(self, path: str) -> bool:
         """As upstream, but one request for what is read next, and none for folders: a store has no need of them."""
         if _FOLDER.search(path):
             return True
-        return self._once(path) is not None if _ONCE.search(path) else bool(super().exists(path))
+        return self._once(path) is not None if ONCE.search(path) else bool(super().exists(path))
 
     def new_input_stream(self, path: str) -> Any:
         """As upstream, but one request for a small file."""
         is_hint = _HINT.search(path)
-        if not is_hint and not _ONCE.search(path):
+        if not is_hint and not ONCE.search(path):
             return super().new_input_stream(path)
         data = self._whole(path) if is_hint else self._once(path)
         if data is None:
@@ -131,7 +138,7 @@ class S3FileIO(PyArrowFileIO):
 
     def _read_once(self, path: str) -> bytes | None:
         read_s, held = self._fresh.get(path, (-math.inf, b""))
-        if time.monotonic() - read_s < _FRESH_S:
+        if time.monotonic() - read_s < FRESH_S:
             return held
         data = self._whole(path)
         if data is None:

@@ -16,9 +16,11 @@ import pytest
 from hypothesis import settings
 
 from tests.drawing import draw_road, encoded, jpeg_bytes, oriented, with_segment
+from tests.stores import place
 from tests.stores.fixtures import lake, s3_lake, s3_proxy, s3_server
+from tests.stores.place import store, stores_of
 
-__all__ = ["lake", "s3_lake", "s3_proxy", "s3_server"]  # fixtures of theirs
+__all__ = ["lake", "s3_lake", "s3_proxy", "s3_server", "store"]  # fixtures of theirs
 
 if TYPE_CHECKING:
     import lakehouse as lh
@@ -35,6 +37,12 @@ for _name, _value in {
 os.environ.pop("LAKEHOUSE_CONFIG", None)  # the developer's own catalog is no test's business
 
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # no test asks a cloud for keys
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests whose warehouse may lie on either kind of storage: see `tests.stores.place`."""
+    if "store" in metafunc.fixturenames:
+        metafunc.parametrize("store", stores_of(metafunc.definition, metafunc.fixturenames), indirect=True, scope="module")
 
 
 _EXIT_STATUS = pytest.StashKey[int]()
@@ -67,16 +75,14 @@ ROAD = ("solidWhiteCurve", "solidWhiteRight", "solidYellowCurve", "solidYellowCu
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Path:
-    """The folder of an embedded catalog; it does not exist yet."""
-    return tmp_path / "warehouse"
+    """The folder of an embedded catalog; it does not exist yet. In a test's S3 variant it is one there."""
+    return place.path(tmp_path / "warehouse")
 
 
 @pytest.fixture
 def catalog(warehouse: Path) -> lh.Catalog:
     """The catalog of that warehouse."""
-    import lakehouse as lh
-
-    return lh.connect(warehouse=str(warehouse))
+    return place.connect(warehouse)
 
 
 @pytest.fixture

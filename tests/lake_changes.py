@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import lakehouse as lh
+from tests.stores.place import connect
 
 NAME = "default.t"
 Row = dict[str, Any]
@@ -59,7 +60,7 @@ class Lake:
 
     @classmethod
     def made(cls, warehouse: Path, kind: str, seed: int) -> Lake:
-        return cls.on(lh.connect(warehouse=str(warehouse)), kind, seed)
+        return cls.on(connect(warehouse), kind, seed)
 
     @classmethod
     def on(cls, catalog: lh.Catalog, kind: str, seed: int) -> Lake:

@@ -10,6 +10,7 @@ from pypaimon.manifest.index_manifest_file import IndexManifestFile
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
 import lakehouse as lh
+from tests.stores import place
 
 # None of them can be a file's name everywhere.
 BAD_NAMES = [
@@ -38,7 +39,7 @@ BAD_NAMES = [
 
 def folder_of(table: lh.Table) -> Path:
     """The table's own folder."""
-    return Path(str(table.paimon.table_path))
+    return place.path(table.paimon.table_path)
 
 
 def everything_in(path: Path) -> dict[Path, bytes]:
@@ -64,7 +65,7 @@ def needed_of(table: lh.Table) -> set[str]:
 def _reached(handle: Any) -> Iterator[str]:
     tags = handle.tag_manager()
     # Upstream's list takes what a killed writer of a tag left (`.tag-kept.1a2b3c4d`) for a tag.
-    names = [path.name.removeprefix("tag-") for path in Path(tags.tag_directory()).glob("tag-*")]
+    names = [path.name.removeprefix("tag-") for path in place.path(tags.tag_directory()).glob("tag-*")]
     pinned = [({"scan.snapshot-id": str(found.id)}, found) for found in handle.snapshot_manager().list_snapshots()]
     pinned += [({"scan.tag-name": name}, tags.get(name)) for name in names]
     for options, snapshot in pinned:

@@ -20,6 +20,7 @@ from pypaimon.table.row.blob import BlobDescriptor
 
 import lakehouse as lh
 from tests.lake_values import KEYS, SCALARS, Row, arrow, frozen, kind_of, plain
+from tests.stores import place
 
 ROW_ID = "_ROW_ID"
 _LATER = ("late_i", "late_s", "late_f", "late_d", "late_blob", "late_blob é")
@@ -303,6 +304,5 @@ def _pypaimon_rows(paimon: Any, schema: pa.Schema) -> Iterator[Row]:
 
 
 def _bytes_at(descriptor: BlobDescriptor) -> bytes:
-    with open(descriptor.uri.removeprefix("file://"), "rb") as file:
-        file.seek(descriptor.offset)
-        return file.read(descriptor.length)
+    data = place.content(descriptor.uri)
+    return data[descriptor.offset : descriptor.offset + descriptor.length]

@@ -24,7 +24,11 @@ import lakehouse as lh
 from lakehouse.write import rows as rows_module
 from lakehouse.write import writer as write_module
 from lakehouse.write.values import exact
+from tests.stores.place import connect, on_stores
 from tests.test_schema import TYPES, VECTORS, same
+
+pytestmark = on_stores
+
 
 UTC = timezone.utc
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("speed", pa.float64()), ("frame", pa.large_binary())])
@@ -94,6 +98,7 @@ INPUTS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.s3
 def test_every_kind_of_input_stores_the_same_rows(table: lh.Table, kind: str) -> None:
     commit = table.append(INPUTS[kind]())
     assert (commit.snapshot_id, commit.rows) == (1, 3)
@@ -120,6 +125,7 @@ def test_daft_frames(catalog: lh.Catalog, table: lh.Table) -> None:
         copy.append(daft.from_pydict({"id": [4], "nope": [1]}).where(col("id") > 9))
 
 
+@pytest.mark.s3
 def test_references_of_query_results_are_copied(catalog: lh.Catalog, table: lh.Table) -> None:
     table.append(ROWS)
     copy = catalog.create_table("default.copy", SCHEMA)
@@ -803,6 +809,7 @@ def test_what_exists_decides_how_a_file_url_is_read(table: lh.Table, tmp_path: P
     assert [row["frame"] for row in contents(table)] == [b"as it stands", b"decoded"]
 
 
+@pytest.mark.local("names of files")
 def test_a_file_whose_name_is_no_utf8_is_refused(table: lh.Table, tmp_path: Path) -> None:
     path = os.path.join(os.fsencode(tmp_path), b"\xff.bin")
     with open(path, "wb") as file:
@@ -852,6 +859,7 @@ def test_what_is_no_reference_is_refused(table: lh.Table, parts: tuple[Any, ...]
         table.append([{"id": 1, "frame": lh.BlobRef(*parts)}])
 
 
+@pytest.mark.s3
 def test_a_column_declared_by_reference(catalog: lh.Catalog, warehouse: Path, tmp_path: Path) -> None:
     schema = lh.Schema({"id": pa.int64(), "copied": lh.Blob(), "lidar": lh.Blob(reference=True)})
     table = catalog.create_table("default.t", schema)
@@ -874,7 +882,7 @@ def test_a_column_declared_by_reference(catalog: lh.Catalog, warehouse: Path, tm
     # Outside the table's folder: read only where the catalog says so.
     with pytest.raises(lh.FetchError, match="blob_roots"):
         table.latest().arrow(blobs="bytes")
-    trusting = lh.connect(warehouse=str(warehouse), blob_roots=[str(source.parent)]).table("default.t")
+    trusting = connect(warehouse, blob_roots=[str(source.parent)]).table("default.t")
     assert [row["lidar"] for row in contents(trusting)] == [b"23456", b"89", None, b"0", None]
     for value in (b"bytes", bytearray(b"bytes")):
         with pytest.raises(lh.SchemaError, match="column lidar is declared by reference: it takes lh.BlobRef"):
@@ -888,6 +896,7 @@ def test_a_column_declared_by_reference(catalog: lh.Catalog, warehouse: Path, tm
 # --- bounded memory ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_iterators_are_read_in_chunks_of_bounded_rows_and_bytes(table: lh.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "CHUNK_ROWS", 100)
     monkeypatch.setattr(rows_module, "CHUNK_BYTES", 10_000)

@@ -21,7 +21,11 @@ from lakehouse.fetch import BlobRefs, Fetched
 from lakehouse.index import RowIndex
 from lakehouse.loader import Loader
 from lakehouse.testing import FaultyFetcher, assert_elastic, assert_resumable
+from tests.stores import place
+from tests.stores.place import on_stores
 from tests.training import Maker, ids, image_index, jpeg, make_index, payload, raw_index, same, write_blobs
+
+pytestmark = on_stores
 
 BAD = {7: "truncated", 18: "empty", 31: "text", 44: "missing"}
 
@@ -45,6 +49,7 @@ def make(index: RowIndex, **options: Any) -> Maker:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.s3
 def test_skip_leaves_46_samples_and_4_reports(index: RowIndex, workers: int) -> None:
     loader = make(index)(workers=workers)
     batches = list(loader)
@@ -72,6 +77,7 @@ def _parts(ref: Any) -> tuple[str, int, int]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.s3
 def test_null_gives_zeros_and_a_flag(index: RowIndex, workers: int) -> None:
     loader = make(index, on_error="null", shuffle=None)(workers=workers)
     batches = list(loader)
@@ -89,6 +95,7 @@ def test_null_gives_zeros_and_a_flag(index: RowIndex, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("row", "kind"), [(18, DecodeError), (44, FetchError)])
+@pytest.mark.s3
 def test_raise_names_the_row(index: RowIndex, workers: int, row: int, kind: type[Exception]) -> None:
     loader = make(index, on_error="raise", shuffle=None, fetcher=faulty(index, {row: BAD[row]}))(workers=workers)
     ref = index.blobs("image")[row]
@@ -142,7 +149,7 @@ def test_raw_bytes_that_are_missing(tmp_path: Path) -> None:
 def test_files_that_are_missing_or_cut_short(tmp_path: Path) -> None:
     index = raw_index(tmp_path, 20)
     refs = index.blobs("data")
-    path = Path(refs.uris[0])
+    path = place.path(refs.uris[0])
     path.write_bytes(path.read_bytes()[: int(refs.offsets[12])])
     batches = list(Dataset(index, batch_size=20, rank=0, world=1, shuffle=None, on_error="skip"))
     # A value of no bytes has none to miss.
@@ -152,10 +159,11 @@ def test_files_that_are_missing_or_cut_short(tmp_path: Path) -> None:
         list(Dataset(index, batch_size=20, rank=0, world=1, shuffle=None))
 
 
+@pytest.mark.s3
 def test_a_flipped_byte_is_found_by_verify(tmp_path: Path) -> None:
     index = raw_index(tmp_path, 40)
     refs = index.blobs("data")
-    path = Path(refs.uris[0])
+    path = place.path(refs.uris[0])
     data = bytearray(path.read_bytes())
     data[int(refs.offsets[9]) + 1] ^= 1
     path.write_bytes(data)
@@ -276,6 +284,7 @@ def test_one_failed_range_is_one_failed_row(index: RowIndex) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["skip", "null"])
+@pytest.mark.s3
 def test_rows_are_the_same_on_any_topology_and_after_any_resume(index: RowIndex, on_error: str) -> None:
     maker = make(index, on_error=on_error, batch_size=12)
     assert_elastic(maker, worlds=(1, 2, 3, 4), workers=(0,), epochs=1)
@@ -397,6 +406,7 @@ def test_a_transform_sees_the_rows_that_are_left_with_their_own_generators(index
 # ---- the tools
 
 
+@pytest.mark.local("of a fetcher of local files")
 def test_a_faulty_fetcher_spoils_what_it_is_told(tmp_path: Path) -> None:
     refs = write_blobs(tmp_path / "x.blob", [b"0123456789", b"b", None])
     from lakehouse.fetch import LocalFetcher

@@ -16,6 +16,9 @@ from pypaimon.schema.schema_change import SchemaChange
 import lakehouse as lh
 from tests.lake_files import BAD_NAMES, everything_in, folder_of
 from tests.numbered import SCHEMA, ids, rows
+from tests.stores.place import on_stores
+
+pytestmark = on_stores
 
 
 @pytest.fixture
@@ -34,6 +37,7 @@ def add(table: lh.Table, i: int) -> int | None:
 # --- made with their data ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_a_branch_begins_with_a_versions_rows(table: lh.Table) -> None:
     table.tag("v1", snapshot=1)
     made = {
@@ -103,6 +107,7 @@ def test_a_branch_of_the_latest_has_columns_that_no_snapshot_has_yet(table: lh.T
 # --- apart from the table ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_writing_stays_on_the_branch(table: lh.Table) -> None:
     dev = table.create_branch("dev", snapshot=2)
     assert add(dev, 10) == 3
@@ -177,6 +182,7 @@ def test_a_branch_made_again_is_another_one(catalog: lh.Catalog, tmp_path: Path)
 # --- given back --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_fast_forward_gives_the_table_the_branchs_snapshots(table: lh.Table) -> None:
     dev = table.create_branch("dev")
     add(dev, 10)
@@ -297,6 +303,7 @@ def test_deleting_leaves_the_table(table: lh.Table) -> None:
     assert ids(table.create_branch("dev", snapshot=1)) == [0]
 
 
+@pytest.mark.s3
 def test_one_of_many_makers_wins(table: lh.Table) -> None:
     def make(number: int) -> bool:
         try:

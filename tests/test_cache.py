@@ -23,6 +23,9 @@ import lakehouse as lh
 from lakehouse.cache import CachingFetcher
 from lakehouse.cache.store import Store
 from lakehouse.fetch import BlobRefs, Fetched, TableFetcher
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
 
 MIB = 1 << 20
 LEAST = 64 * MIB
@@ -62,7 +65,7 @@ class Counting:
 
 def frames(warehouse: Path, rows: int = ROWS) -> lh.Table:
     schema = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("blob", pa.large_binary())])
-    table = lh.connect(warehouse=str(warehouse)).create_table("default.frames", schema, partition_by=["channel"])
+    table = connect(warehouse).create_table("default.frames", schema, partition_by=["channel"])
     table.append([{"id": i, "channel": f"c{i % 3}", "blob": None if i % 50 == 7 else value(i, 500 + i)} for i in range(rows)])
     return table
 
@@ -78,6 +81,7 @@ def epoch_of(ds: lh.Dataset) -> tuple[dict[int, Any], Any]:
 # --- training ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_second_epoch_reads_no_bytes_from_the_store(tmp_path: Path) -> None:
     index = frames(tmp_path / "lake").latest().query().index()
     fetcher = Counting(index.fetcher())  # type: ignore[arg-type]
@@ -98,6 +102,7 @@ def test_second_epoch_reads_no_bytes_from_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.s3
 def test_worker_processes_share_it(tmp_path: Path, method: Any) -> None:
     index = frames(tmp_path / "lake").latest().query().index()
     cache = lh.Cache(tmp_path / "cache", 64 * MIB)

@@ -15,11 +15,17 @@ import pytest
 
 import lakehouse as lh
 from tests.lake_files import BAD_NAMES
+from tests.stores import place
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
+
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = pa.schema([("id", pa.int64()), ("frame", pa.large_binary())])
 
 
+@pytest.mark.s3
 def test_a_warehouse_is_made_by_the_first_table(catalog: lh.Catalog, warehouse: Path) -> None:
     assert catalog.tables() == []
     assert catalog.databases() == []
@@ -29,6 +35,7 @@ def test_a_warehouse_is_made_by_the_first_table(catalog: lh.Catalog, warehouse: 
     assert table.append([{"id": 1, "frame": b"x"}]).snapshot_id == 1
 
 
+@pytest.mark.s3
 def test_tables_are_listed_by_database(catalog: lh.Catalog) -> None:
     for name in ("b.two", "a.one", "b.one", "plain"):
         catalog.create_table(name, SCHEMA)
@@ -110,6 +117,7 @@ def test_a_refused_schema_makes_no_database(catalog: lh.Catalog, warehouse: Path
 # --- tables that exist -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_a_table_that_exists(catalog: lh.Catalog) -> None:
     catalog.create_table("default.t", SCHEMA).append([{"id": 1, "frame": b"x"}])
     with pytest.raises(lh.ConfigError, match="table default.t exists; pass exist_ok=True to use it, or drop_table first"):
@@ -200,17 +208,19 @@ def test_a_table_of_another_engine_has_an_identity(catalog: lh.Catalog) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "50%41", "é図🚗", "a#b?c=1", "dots..", "x" * 200])
+@pytest.mark.s3
 def test_warehouses_of_any_name(tmp_path: Path, name: str) -> None:
-    catalog = lh.connect(warehouse=str(tmp_path / name))
+    catalog = connect(tmp_path / name)
     table = catalog.create_table("default.t", SCHEMA)
     table.append([{"id": 1, "frame": b"one"}])
     table.tag("v1")
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert [path.name for path in place.path(tmp_path).iterdir()] == [name]
     assert table.at(tag="v1").arrow(blobs="bytes").to_pylist() == [{"id": 1, "frame": b"one"}]
     assert table.latest().daft().select(table.latest().bytes("frame")).to_pylist() == [{"frame": b"one"}]
     assert table.latest().query().index().row(0)["frame"].read(table) == b"one"
 
 
+@pytest.mark.local("relative paths")
 def test_a_relative_warehouse_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     catalog = lh.connect(warehouse="lake")
@@ -220,16 +230,17 @@ def test_a_relative_warehouse_stays_where_it_was(tmp_path: Path, monkeypatch: py
 
 
 def test_a_warehouse_may_move(tmp_path: Path) -> None:
-    lh.connect(warehouse=str(tmp_path / "old")).create_table("default.t", SCHEMA).append([{"id": 1, "frame": b"one"}])
-    (tmp_path / "old").rename(tmp_path / "new")
-    table = lh.connect(warehouse=str(tmp_path / "new")).table("default.t")
+    connect(tmp_path / "old").create_table("default.t", SCHEMA).append([{"id": 1, "frame": b"one"}])
+    place.path(tmp_path / "old").rename(place.path(tmp_path / "new"))
+    table = connect(tmp_path / "new").table("default.t")
     table.append([{"id": 2, "frame": b"two"}])
     assert [row["frame"] for row in table.latest().arrow(blobs="bytes").to_pylist()] == [b"one", b"two"]
 
 
+@pytest.mark.local("a file in the place of a folder")
 def test_a_warehouse_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    catalog = lh.connect(warehouse=str(tmp_path / "file"))
+    catalog = connect(tmp_path / "file")
     calls = (
         catalog.tables,
         catalog.databases,
@@ -244,10 +255,11 @@ def test_a_warehouse_that_is_a_file(tmp_path: Path) -> None:
             call()
 
 
+@pytest.mark.local("a file in the place of a folder")
 def test_a_warehouse_that_can_not_be_made(tmp_path: Path) -> None:
     """A file in the place of a folder: what a folder that can't be written does, for root too."""
     (tmp_path / "file").write_text("x")
-    inside = lh.connect(warehouse=str(tmp_path / "file" / "lake"))
+    inside = connect(tmp_path / "file" / "lake")
     for call in (lambda: inside.create_database("a"), lambda: inside.create_table("default.t", SCHEMA)):
         with pytest.raises(lh.CommitError, match=r"database \w+ can't be made in Catalog.*Not a directory"):
             call()
@@ -255,12 +267,13 @@ def test_a_warehouse_that_can_not_be_made(tmp_path: Path) -> None:
         inside.table("default.t")
     (tmp_path / "lake" / "default.db").mkdir(parents=True)
     (tmp_path / "lake" / "default.db" / "t").write_text("x")
-    catalog = lh.connect(warehouse=str(tmp_path / "lake"))
+    catalog = connect(tmp_path / "lake")
     with pytest.raises(lh.CommitError, match=r"table default\.t can't be made in Catalog.*Not a directory"):
         catalog.create_table("default.t", SCHEMA)
     assert catalog.tables() == []
 
 
+@pytest.mark.local("calls of the operating system that fail")
 def test_a_table_that_can_not_be_dropped(catalog: lh.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
@@ -281,9 +294,10 @@ def test_a_table_that_can_not_be_dropped(catalog: lh.Catalog, monkeypatch: pytes
     assert catalog.tables() == []
     catalog.create_table("default.u", SCHEMA)
     catalog.drop_table("default.u")
-    assert list((Path(catalog.paimon.warehouse) / "default.db").iterdir()) == []
+    assert list((place.path(catalog.paimon.warehouse) / "default.db").iterdir()) == []
 
 
+@pytest.mark.s3
 def test_a_damaged_table_says_so(catalog: lh.Catalog, warehouse: Path) -> None:
     table = catalog.create_table("default.t", SCHEMA)
     (warehouse / "default.db" / "t" / "schema" / "schema-0").write_text("{")
@@ -296,7 +310,7 @@ def test_a_damaged_table_says_so(catalog: lh.Catalog, warehouse: Path) -> None:
 
 
 def test_a_catalog_shows_its_settings_and_no_secret(tmp_path: Path) -> None:
-    catalog = lh.connect(warehouse=str(tmp_path), blob_roots=[str(tmp_path / "raw")], **{"s3.secret-key": "hush"})
+    catalog = connect(tmp_path, blob_roots=[str(tmp_path / "raw")], **{"s3.secret-key": "hush"})
     text = repr(catalog)
     assert str(tmp_path) in text
     assert str(tmp_path / "raw") in text
@@ -306,6 +320,7 @@ def test_a_catalog_shows_its_settings_and_no_secret(tmp_path: Path) -> None:
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.s3
 def test_a_catalog_can_be_pickled(catalog: lh.Catalog) -> None:
     catalog.create_table("default.t", SCHEMA).append([{"id": 1, "frame": b"x"}])
     copy = pickle.loads(pickle.dumps(catalog))
@@ -319,6 +334,7 @@ def test_the_engines_catalog_is_there(catalog: lh.Catalog) -> None:
     assert catalog.paimon is catalog.paimon
 
 
+@pytest.mark.local("forks, with clients open")
 def test_processes_that_make_one_table_share_it(warehouse: Path) -> None:
     script = """
 import os, sys, pyarrow as pa, lakehouse as lh
@@ -343,4 +359,4 @@ sys.exit(max(os.waitpid(pid, 0)[1] for pid in children) != 0)
         [sys.executable, "-c", script, str(warehouse)], env=environment, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    assert lh.connect(warehouse=str(warehouse)).tables() == [f"default.t{i}" for i in range(5)]
+    assert connect(warehouse).tables() == [f"default.t{i}" for i in range(5)]

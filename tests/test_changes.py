@@ -14,13 +14,16 @@ from daft import col
 from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
+from tests.stores.place import connect, on_stores
 from tests.upstream.plain import SCHEMA, bytes_read, row
+
+pytestmark = on_stores
 
 NAME = "default.t"
 
 
 def made(warehouse: Path, rows: list[dict[str, Any]], **options: Any) -> lh.Table:
-    table = lh.connect(warehouse=str(warehouse)).create_table(NAME, SCHEMA, partition_by=["p"], **options)
+    table = connect(warehouse).create_table(NAME, SCHEMA, partition_by=["p"], **options)
     if rows:
         table.append(rows)
     return table
@@ -53,6 +56,7 @@ def row_ids(table: lh.Table) -> dict[int, int]:
 # ---- update
 
 
+@pytest.mark.s3
 def test_updating_scalars_writes_no_blob_and_keeps_row_ids(warehouse: Path) -> None:
     table = made(warehouse, [row(i) for i in range(30)])
     table.append([row(i) for i in range(30, 40)])
@@ -64,6 +68,7 @@ def test_updating_scalars_writes_no_blob_and_keeps_row_ids(warehouse: Path) -> N
     assert state(table) == [row(i, v="new", a=11 * i) for i in range(40)]
 
 
+@pytest.mark.s3
 def test_a_blob_of_one_row_writes_its_bytes_only(warehouse: Path) -> None:
     table = made(warehouse, [row(i, p="P0", img=b"%d" % i * 1000) for i in range(30)])
     before = blob_files(warehouse)
@@ -97,9 +102,7 @@ def every_path(table: lh.Table, column: str) -> list[list[bytes | None]]:
 
 def test_replaced_blobs_read_back_on_every_path(warehouse: Path, tmp_path: Path) -> None:
     schema = SCHEMA.append(pa.field("more", pa.large_binary()))
-    table = lh.connect(warehouse=str(warehouse)).create_table(
-        NAME, schema, partition_by=["p"], options={"blob.target-file-size": "1 kb"}
-    )
+    table = connect(warehouse).create_table(NAME, schema, partition_by=["p"], options={"blob.target-file-size": "1 kb"})
     rows = [row(i, img=b"%d" % i * 100, more=b"more %d" % i) for i in range(24)]
     table.append(rows)
     source = tmp_path / "source"
@@ -127,7 +130,7 @@ def test_columns_by_reference(warehouse: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).write_bytes(name.encode() * 3)
         sources.append(str(tmp_path / name))
-    catalog = lh.connect(warehouse=str(warehouse), blob_roots=[str(tmp_path)])
+    catalog = connect(warehouse, blob_roots=[str(tmp_path)])
     schema = lh.Schema({"id": pa.int64(), "p": pa.string(), "far": lh.Blob(reference=True), "img": lh.Blob()})
     table = catalog.create_table(NAME, schema, partition_by=["p"])
     one, two = (lh.BlobRef(source, 0, 9) for source in sources)
@@ -237,6 +240,7 @@ def test_the_table_has_a_key_twice(warehouse: Path) -> None:
 # ---- upsert
 
 
+@pytest.mark.s3
 def test_a_key_that_changes_its_partition_moves_in_one_snapshot(warehouse: Path) -> None:
     table = made(warehouse, [row(i) for i in range(6)])
     commit = table.upsert([{"id": 1, "p": "P2", "v": "moved"}, {"id": 4, "p": "P1", "v": "stays"}], key=["id"])
@@ -254,7 +258,7 @@ def test_a_key_that_changes_its_partition_moves_in_one_snapshot(warehouse: Path)
 
 def test_keys_of_several_columns_and_types(warehouse: Path) -> None:
     schema = pa.schema([("scene", pa.string()), ("n", pa.int32()), ("day", pa.date32()), ("v", pa.string()), ("p", pa.int64())])
-    table = lh.connect(warehouse=str(warehouse)).create_table(NAME, schema, partition_by=["p"])
+    table = connect(warehouse).create_table(NAME, schema, partition_by=["p"])
 
     def of(scene: str, n: int, day: int, v: str) -> dict[str, Any]:
         return {"scene": scene, "n": n, "day": date(2024, 1, day), "v": v, "p": n % 2}
@@ -271,7 +275,7 @@ def test_keys_of_several_columns_and_types(warehouse: Path) -> None:
 
 def test_added_rows_need_columns_that_may_not_be_null(warehouse: Path) -> None:
     schema = SCHEMA.set(3, pa.field("a", pa.int64(), nullable=False))
-    table = lh.connect(warehouse=str(warehouse)).create_table(NAME, schema, partition_by=["p"])
+    table = connect(warehouse).create_table(NAME, schema, partition_by=["p"])
     table.append([row(1)])
     assert table.upsert([{"id": 1, "v": "new"}], key=["id"]).rows == 1
     with pytest.raises(lh.SchemaError, match="column a may not be null, and the data, which has rows to add, lacks it"):
@@ -305,11 +309,12 @@ def test_tables_without_deletion_vectors(warehouse: Path) -> None:
     assert table.upsert([row(2, v="new"), row(9)], key=["id"]).rows == 2
     assert table.overwrite([row(30)], partition={"p": "P0"}).rows == 1
     alter = SchemaChange.set_option("deletion-vectors.enabled", "true")
-    lh.connect(warehouse=str(warehouse)).paimon.alter_table(NAME, [alter], False)
+    connect(warehouse).paimon.alter_table(NAME, [alter], False)
     assert table.delete("id = 1 OR id = 30").rows == 2
     assert ids(table) == [2, 4, 5]
 
 
+@pytest.mark.s3
 def test_delete_writes_no_data_file(warehouse: Path) -> None:
     table = made(warehouse, [row(i) for i in range(30)])
     data = {path for path in all_files(warehouse) if path.suffix in (".blob", ".parquet")}
@@ -321,9 +326,10 @@ def test_delete_writes_no_data_file(warehouse: Path) -> None:
     assert ids(table) == list(range(12, 30))
 
 
+@pytest.mark.s3
 def test_overwrite_by_some_of_several_partition_columns(warehouse: Path) -> None:
     schema = SCHEMA.append(pa.field("q", pa.int32()))
-    table = lh.connect(warehouse=str(warehouse)).create_table(NAME, schema, partition_by=["p", "q"])
+    table = connect(warehouse).create_table(NAME, schema, partition_by=["p", "q"])
     table.append([row(i, q=i % 2) for i in range(12)])
     assert table.overwrite([row(100, p="P0", q=7)], partition={"p": "P0"}).rows == 1
     assert ids(table) == [i for i in range(12) if i % 3] + [100]
@@ -332,6 +338,7 @@ def test_overwrite_by_some_of_several_partition_columns(warehouse: Path) -> None
     assert table.overwrite([], partition={"q": 5}).snapshot_id == 3
 
 
+@pytest.mark.s3
 def test_a_failed_overwrite_and_update_leave_all_as_it_was(warehouse: Path, tmp_path: Path) -> None:
     """T9: nothing of the partitions that were written already is committed."""
     table = made(warehouse, [row(i) for i in range(6)])

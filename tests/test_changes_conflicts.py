@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,11 @@ import pytest
 import lakehouse as lh
 from lakehouse.changes import base as base_module
 from lakehouse.write import exclusive
+from tests.stores import place
+from tests.stores.place import connect, on_stores
 from tests.upstream.plain import SCHEMA, row
+
+pytestmark = on_stores
 
 NAME = "default.t"
 STRESS = bool(os.environ.get("LAKEHOUSE_STRESS"))
@@ -22,7 +27,7 @@ ROUNDS = 40 if STRESS else 3
 
 
 def made(warehouse: Path, rows: int) -> lh.Table:
-    table = lh.connect(warehouse=str(warehouse)).create_table(NAME, SCHEMA, partition_by=["p"])
+    table = connect(warehouse).create_table(NAME, SCHEMA, partition_by=["p"])
     table.append([row(i) for i in range(rows)])
     return table
 
@@ -35,11 +40,11 @@ def state(table: lh.Table) -> list[dict[str, Any]]:
 def start(warehouse: Path, code: str, *args: object) -> subprocess.Popen[str]:
     """A process that has opened the table, and runs ``code`` once it reads a line."""
     program = f"""
-import os, sys
+import json, os, sys
 import lakehouse as lh
 from daft import col
 from tests.upstream.plain import row
-table = lh.connect(warehouse=sys.argv[1]).table({NAME!r})
+table = lh.connect(json.loads(sys.argv[1])).table({NAME!r})
 args = sys.argv[2:]
 table.latest().query().where("id >= 0").count_rows()
 print("ready", flush=True)
@@ -50,7 +55,7 @@ os._exit(0)
 """
     root = str(Path(__file__).parent.parent)
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(warehouse), *map(str, args)],
+        [sys.executable, "-c", program, json.dumps(place.options(warehouse)), *map(str, args)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,6 +79,7 @@ def run_together(*processes: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(600 if STRESS else 120)
+@pytest.mark.s3
 def test_two_processes_change_the_same_rows(warehouse: Path) -> None:
     """Each adds 1 to every row, ROUNDS times: none is lost only where each works on fresh data."""
     table = made(warehouse, 12)
@@ -134,7 +140,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def other(warehouse: Path) -> lh.Table:
-    return lh.connect(warehouse=str(warehouse)).table(NAME)
+    return connect(warehouse).table(NAME)
 
 
 def by_hand(table: lh.Table, messages: Any) -> None:
@@ -146,6 +152,7 @@ def delete_by_hand(table: lh.Table, *row_ids: int) -> None:
     by_hand(table, table.paimon.new_batch_write_builder().new_update().delete_by_row_id(list(row_ids)))
 
 
+@pytest.mark.s3
 def test_rows_deleted_meanwhile_do_not_come_back(warehouse: Path, meanwhile: Any) -> None:
     """Upstream does not see them where files are replaced."""
     table = made(warehouse, 9)
@@ -182,6 +189,7 @@ def test_an_upsert_sees_keys_that_were_appended_meanwhile(warehouse: Path, meanw
     assert [(r["id"], r["v"]) for r in state(table)] == [(0, "v0"), (1, "v1"), (2, "v2"), (30, "mine"), (31, "v31")]
 
 
+@pytest.mark.s3
 def test_an_update_goes_over_appends_without_being_done_again(warehouse: Path, meanwhile: Any) -> None:
     table = made(warehouse, 3)
     meanwhile(lambda: other(warehouse).append([row(30)]))
@@ -225,6 +233,7 @@ def test_who_never_gets_through_gives_up_and_leaves_nothing(warehouse: Path, mon
 
 
 @pytest.mark.parametrize("meet", ["append", "delete"])
+@pytest.mark.local("replaces a call of the operating system")
 def test_an_overwrite_that_meets_another_commit_at_the_last_moment(
     warehouse: Path, monkeypatch: pytest.MonkeyPatch, meet: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,9 @@ from lakehouse.check.held import Held
 from lakehouse.check.rows import groups_of, row_id_problems
 from tests.lake_files import files_of, folder_of, needed_of
 from tests.lake_tables import build
+from tests.stores.place import connect, location, on_stores
+
+pytestmark = on_stores
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.string()), ("frame", pa.large_binary())])
 ROWS = 20
@@ -29,7 +33,7 @@ MODES: tuple[Literal["size", "crc"], ...] = ("size", "crc")
 @pytest.fixture
 def table(warehouse: Path) -> lh.Table:
     """20 rows in two partitions, BLOBs of 0 to 1,900 bytes; one is null."""
-    table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA, partition_by=["p"])
+    table = connect(warehouse).create_table("default.t", SCHEMA, partition_by=["p"])
     table.append([row(i) for i in range(ROWS)])
     return table
 
@@ -51,7 +55,7 @@ def blob_file(table: lh.Table, partition: str = "p0") -> Path:
 
 def index_of(path: Path, rows: int = ROWS // 2) -> BlobIndex:
     data = path.read_bytes()
-    return read_blob_index(lambda at, n: data[at : at + n], len(data), rows, str(path))
+    return read_blob_index(lambda at, n: data[at : at + n], len(data), rows, location(path))
 
 
 def flip(path: Path, at: int) -> None:
@@ -71,7 +75,7 @@ def row_ids(table: lh.Table) -> dict[int, int]:
 
 @pytest.mark.parametrize("seed", range(14))
 def test_random_tables_are_ok_at_every_snapshot(seed: int, warehouse: Path, tmp_path: Path) -> None:
-    lake = build(2000 + seed, lh.connect(warehouse=str(warehouse), blob_roots=[str(tmp_path)]), tmp_path)
+    lake = build(2000 + seed, connect(warehouse, blob_roots=[str(tmp_path)]), tmp_path)
     for state in lake.states:
         for verify in MODES:
             report = lake.table.check(snapshot=state.snapshot, verify=verify, progress=False)
@@ -81,6 +85,7 @@ def test_random_tables_are_ok_at_every_snapshot(seed: int, warehouse: Path, tmp_
         assert lake.table.check(tag=lake.states[-1].tag, progress=False).ok
 
 
+@pytest.mark.s3
 def test_report_of_a_whole_table(table: lh.Table) -> None:
     told: list[tuple[int, int]] = []
     report = table.check(verify="crc", progress=lambda done, total: told.append((done, total)))
@@ -97,7 +102,7 @@ def test_report_of_a_whole_table(table: lh.Table) -> None:
 
 
 def test_an_empty_table(warehouse: Path) -> None:
-    empty = lh.connect(warehouse=str(warehouse)).create_table("default.empty", SCHEMA)
+    empty = connect(warehouse).create_table("default.empty", SCHEMA)
     assert empty.check(verify="crc").ok
     assert empty.check().files == 0
 
@@ -129,6 +134,7 @@ def test_absent_version(table: lh.Table) -> None:
         ("magic", records.BAD_MAGIC),
     ],
 )
+@pytest.mark.s3
 def test_a_flipped_byte_in_a_record(place: str, cause: str, table: lh.Table) -> None:
     path = blob_file(table)
     index = index_of(path)
@@ -147,7 +153,7 @@ def test_a_flipped_byte_in_a_record(place: str, cause: str, table: lh.Table) -> 
     assert not report.ok
     (damaged,) = report.damaged
     assert (damaged.row_id, damaged.column) == (row_ids(table)[12], "frame")
-    assert (damaged.uri, damaged.offset, damaged.cause) == (str(path), offset, cause)
+    assert (damaged.uri, damaged.offset, damaged.cause) == (location(path), offset, cause)
     assert report.damaged_files == ()
     assert str(damaged) in str(report)
     assert "default.t@1: DAMAGED" in str(report)
@@ -161,7 +167,7 @@ def test_a_flipped_byte_in_the_footer_or_index(from_end: int, verify: Literal["s
     report = table.check(verify=verify, progress=False)
     assert not report.ok
     (finding,) = report.damaged_files
-    assert (finding.uri, finding.kind, finding.column) == (str(path), "blob", "frame")
+    assert (finding.uri, finding.kind, finding.column) == (location(path), "blob", "frame")
     assert "not a whole .blob file" in finding.cause
     ids = row_ids(table)
     assert [(found.row_id, found.column, found.offset) for found in report.damaged] == [
@@ -182,7 +188,7 @@ def test_a_missing_or_short_data_file(verify: Literal["size", "crc"], suffix: st
     report = table.check(verify=verify, progress=False)
     assert not report.ok
     (finding,) = report.damaged_files
-    assert finding.uri == str(path)
+    assert finding.uri == location(path)
     assert ("the file is missing" in finding.cause) == (damage == "missing")
     if damage == "short":
         assert finding.cause == f"the file has {len(data) - 1} bytes, expected {len(data)}"
@@ -192,7 +198,7 @@ def test_a_missing_or_short_data_file(verify: Literal["size", "crc"], suffix: st
 
 def test_records_larger_than_the_buffer(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "CHUNK_BYTES", 1000)
-    table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA)
+    table = connect(warehouse).create_table("default.t", SCHEMA)
     sizes = [0, 1, 983, 984, 985, 999, 1000, 1001, 1990, 2984, 2988, 3000, 5001, 10, 20]
     table.append([{"id": i, "p": "", "v": "", "frame": os.urandom(size)} for i, size in enumerate(sizes)])
     assert table.check(verify="crc", progress=False).blobs == len(sizes)
@@ -265,7 +271,7 @@ def test_manifests(damage: str, table: lh.Table) -> None:
             path.write_bytes(data[:-20] if damage == "cut" else bytes(len(data)))
         report = table.check(progress=False)
         assert not report.ok
-        assert [(found.uri, found.kind) for found in report.damaged_files] == [(str(path), "manifest")]
+        assert [(found.uri, found.kind) for found in report.damaged_files] == [(location(path), "manifest")]
         path.write_bytes(data)
     assert table.check(progress=False).ok
 
@@ -277,7 +283,7 @@ def test_index_files(table: lh.Table) -> None:
         for at in range(1, len(data)):
             flip(path, at)
             report = table.check(progress=False)
-            assert [(found.uri, found.kind) for found in report.damaged_files] == [(str(path), "index")], at
+            assert [(found.uri, found.kind) for found in report.damaged_files] == [(location(path), "index")], at
             flip(path, at)
         path.unlink()
         assert "the file is missing" in str(table.check(progress=False))
@@ -292,11 +298,11 @@ def test_row_files(table: lh.Table) -> None:
     for at in (len(data) - 1, len(data) - 6, len(data) - 8 - footer + 2):
         flip(path, at)
         report = table.check(progress=False)
-        assert [found.uri for found in report.damaged_files] == [str(path)], at
+        assert [found.uri for found in report.damaged_files] == [location(path)], at
         flip(path, at)
     flip(path, 10)  # a page: only decoding it shows that
     assert table.check(progress=False).ok
-    assert [found.uri for found in table.check(verify="crc", progress=False).damaged_files] == [str(path)]
+    assert [found.uri for found in table.check(verify="crc", progress=False).damaged_files] == [location(path)]
 
 
 # --- row ids -----------------------------------------------------------------------------------------------------------------
@@ -330,8 +336,9 @@ def test_row_ids(files: list[Held], next_row_id: int | None, problem: str | None
 # --- references --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_references(warehouse: Path, tmp_path: Path) -> None:
-    catalog = lh.connect(warehouse=str(warehouse), blob_roots=[str(tmp_path)])
+    catalog = connect(warehouse, blob_roots=[str(tmp_path)])
     schema = lh.Schema({"id": pa.int64(), "ref": lh.Blob(reference=True)})
     table = catalog.create_table("default.r", schema)
     paths = [tmp_path / f"{n}.bin" for n in range(3)]
@@ -348,14 +355,15 @@ def test_references(warehouse: Path, tmp_path: Path) -> None:
         (i, "ref", refs[i].uri, refs[i].offset) for i in gone
     ]
     assert not report.ok
-    stranger = lh.connect(warehouse=str(warehouse)).table("default.r")
+    stranger = connect(warehouse).table("default.r")
     assert "blob_roots" in stranger.check(progress=False).damaged[0].cause
 
 
 # --- resume ------------------------------------------------------------------------------------------------------------------
 
 
-def test_resume(table: lh.Table, tmp_path: Path) -> None:
+@pytest.mark.s3
+def test_resume(table: lh.Table, store: str, tmp_path: Path) -> None:
     path = tmp_path / "check.jsonl"
     table.append([row(i) for i in range(ROWS)])
     first = table.check(verify="crc", resume=path, progress=False)
@@ -364,6 +372,8 @@ def test_resume(table: lh.Table, tmp_path: Path) -> None:
     assert (second.ok, second.resumed, second.bytes_read) == (True, 8, 0)
     assert table.check(resume=path, progress=False).resumed == 8  # what was read by crc has its size
     damaged = blob_file(table)
+    if store == "s3":
+        time.sleep(1.1)  # a store tells when a file was written in seconds
     flip(damaged, 20)  # which writes to it
     third = table.check(verify="crc", resume=path, progress=False)
     assert (third.ok, third.resumed) == (False, 7)
@@ -371,9 +381,10 @@ def test_resume(table: lh.Table, tmp_path: Path) -> None:
     assert (fourth.ok, fourth.resumed) == (False, 7)  # damage is never noted
     flip(damaged, 20)
     damaged.unlink()
-    assert [found.uri for found in table.check(verify="crc", resume=path, progress=False).damaged_files] == [str(damaged)]
+    assert [found.uri for found in table.check(verify="crc", resume=path, progress=False).damaged_files] == [location(damaged)]
 
 
+@pytest.mark.local("stops a process")
 def test_resume_after_a_stop(table: lh.Table, tmp_path: Path) -> None:
     path = tmp_path / "check.jsonl"
     for _ in range(5):
@@ -408,7 +419,7 @@ def test_size_does_not_count_as_crc(table: lh.Table, tmp_path: Path) -> None:
 def test_resume_of_another_table(table: lh.Table, tmp_path: Path, warehouse: Path) -> None:
     path = tmp_path / "check.jsonl"
     table.check(resume=path, progress=False)
-    other = lh.connect(warehouse=str(warehouse)).create_table("default.other", SCHEMA)
+    other = connect(warehouse).create_table("default.other", SCHEMA)
     other.append([row(1)])
     with pytest.raises(lh.ConfigError, match="not from a check of this table"):
         other.check(resume=path, progress=False)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import lakehouse as lh
 from lakehouse.compaction import blobcopy, rowfile
 from tests.lake_tables import LakeTable, _Builder
+from tests.stores.place import connect, on_stores
 from tests.test_query_differential import check_blobs, run_cases
+
+pytestmark = on_stores
 
 TABLES = int(os.environ.get("LAKEHOUSE_STRESS_TABLES", "4"))
 FIRST_SEED = 500_000 + 1000 * int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0"))
@@ -61,7 +63,7 @@ def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path, monkeypatch:
     queries at every snapshot and tag, also those from before, through Arrow, Daft and RowIndex."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    catalog = lh.connect(warehouse=str(warehouse), blob_roots=[str(outside)])
+    catalog = connect(warehouse, blob_roots=[str(outside)])
     if chunk % 2:
         monkeypatch.setattr(blobcopy, "_CHUNK_ROWS", 5)
         monkeypatch.setattr(blobcopy, "_PIECE_BYTES", 7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -18,7 +19,11 @@ import pytest
 
 import lakehouse as lh
 from lakehouse.write import Moved, publish_on
+from tests.stores import place
+from tests.stores.place import connect, on_stores
 from tests.test_compact import SCHEMA, change, delete, held, listed, made, row, row_id
+
+pytestmark = on_stores
 
 KILLS = int(os.environ.get("LAKEHOUSE_STRESS_KILLS", "3"))
 APPENDS = int(os.environ.get("LAKEHOUSE_STRESS_APPENDS", "8"))
@@ -133,6 +138,7 @@ def test_interrupted_it_leaves_nothing(error: type[BaseException], warehouse: Pa
 
 
 @pytest.mark.parametrize("limit", [1_000, 4_000])
+@pytest.mark.local("limits of the operating system")
 def test_no_more_room(limit: int, warehouse: Path) -> None:
     """No file may grow beyond so many bytes: row files, BLOB files or manifests fail."""
     table = made(warehouse, commits=8)
@@ -150,7 +156,7 @@ def test_no_more_room(limit: int, warehouse: Path) -> None:
 
 def test_a_missing_file_is_named(warehouse: Path) -> None:
     table = made(warehouse)
-    gone = next(Path(str(table.paimon.table_path)).rglob("*.blob"))
+    gone = next(place.path(table.paimon.table_path).rglob("*.blob"))
     gone.unlink()
     before = listed(table)
     with pytest.raises(lh.FetchError, match=gone.name):
@@ -161,24 +167,24 @@ def test_a_missing_file_is_named(warehouse: Path) -> None:
 # --- other processes -----------------------------------------------------------------------------------------------------
 
 _WRITER = """
-import sys, lakehouse as lh
+import json, sys, lakehouse as lh
 from tests.test_compact import row
-table = lh.connect(warehouse=sys.argv[1]).table("default.t")
+table = lh.connect(json.loads(sys.argv[1])).table("default.t")
 print("ready", flush=True)
 for n in range(int(sys.argv[2])):
     table.append([row(10_000 + 3 * n + i) for i in range(3)])
 """
 _DELETER = """
-import sys, time, lakehouse as lh
+import json, sys, time, lakehouse as lh
 from tests.test_compact_meanwhile import delete_exactly
-table = lh.connect(warehouse=sys.argv[1]).table("default.t")
+table = lh.connect(json.loads(sys.argv[1])).table("default.t")
 print("ready", flush=True)
 for i in range(int(sys.argv[2])):
     delete_exactly(table, i)
 """
 _COMPACTOR = """
-import sys, lakehouse as lh
-table = lh.connect(warehouse=sys.argv[1]).table("default.t")
+import json, sys, lakehouse as lh
+table = lh.connect(json.loads(sys.argv[1])).table("default.t")
 print("ready", flush=True)
 table.compact(target_size=int(sys.argv[2]))
 """
@@ -215,7 +221,10 @@ def ended(child: subprocess.Popen[str]) -> int:
 def test_appends_and_deletes_of_other_processes(warehouse: Path) -> None:
     table = made(warehouse, commits=10)
     rows = [found for found in held(table.latest()) if found["id"] >= 5]
-    others = [started(_WRITER, warehouse, APPENDS), started(_DELETER, warehouse, 5)]
+    others = [
+        started(_WRITER, json.dumps(place.options(warehouse)), APPENDS),
+        started(_DELETER, json.dumps(place.options(warehouse)), 5),
+    ]
     compactions = 0
     while any(other.poll() is None for other in others):
         compactions += bool(table.compact(target_size=2_000).snapshots)
@@ -226,13 +235,14 @@ def test_appends_and_deletes_of_other_processes(warehouse: Path) -> None:
     assert [info.id for info in table.snapshots()] == list(range(1, len(table.snapshots()) + 1))
 
 
+@pytest.mark.local("kills processes many times; commits on S3 are in test_s3_commits.py")
 def test_killed_at_any_moment(warehouse: Path) -> None:
     """The rows stay, the next compaction and the next append succeed, and every older snapshot reads as before."""
     rng = random.Random(4)
     table = made(warehouse, commits=6)
     rows = held(table.latest())
     started_at = time.monotonic()
-    assert ended(started(_COMPACTOR, warehouse, 1 << 28)) == 0
+    assert ended(started(_COMPACTOR, json.dumps(place.options(warehouse)), 1 << 28)) == 0
     whole_s = time.monotonic() - started_at
     killed = 0
     for n in range(KILLS):
@@ -240,11 +250,11 @@ def test_killed_at_any_moment(warehouse: Path) -> None:
             table.append([row(1000 + 12 * n + i), row(1006 + 12 * n + i)])
         rows = held(table.latest())
         before = {info.id: table.at(snapshot=info.id).count_rows() for info in table.snapshots()}
-        child = started(_COMPACTOR, warehouse, 1 << 28)
+        child = started(_COMPACTOR, json.dumps(place.options(warehouse)), 1 << 28)
         time.sleep(rng.uniform(0, min(whole_s, 0.4)))
         child.send_signal(signal.SIGKILL)
         killed += ended(child) == -signal.SIGKILL
-        table = lh.connect(warehouse=str(warehouse)).table("default.t")
+        table = connect(warehouse).table("default.t")
         assert held(table.latest()) == rows
         assert {number: table.at(snapshot=number).count_rows() for number in before} == before
     assert killed

@@ -19,7 +19,10 @@ from lakehouse.dataset.columns import scalar_column
 from lakehouse.decode import Image
 from lakehouse.errors import ConfigError, DecodeError, LakehouseError, NotFoundError, SchemaError
 from lakehouse.index import RowIndex
+from tests.stores.place import on_stores
 from tests.training import ids, image_index, jpeg, make_index, one, payload, raw_index, same
+
+pytestmark = on_stores
 
 ROOT = Path(__file__).parent.parent
 
@@ -229,6 +232,7 @@ def test_uint64_beyond_int64_is_an_error_with_its_row(tmp_path: Path) -> None:
     values=st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=30),
     rows=st.lists(st.integers(0, 29), max_size=40),
 )
+@pytest.mark.s3
 def test_taking_rows_equals_a_plain_list(values: list[int | None], rows: list[int]) -> None:
     at = np.array([row % len(values) for row in rows], np.int64)
     array = pa.array([None, *values], pa.int32()).slice(1)
@@ -249,6 +253,7 @@ def test_columns_select_and_order(mixed: RowIndex) -> None:
 # ---- images and other decoders
 
 
+@pytest.mark.s3
 def test_images_equal_those_decoded_alone(tmp_path: Path) -> None:
     index = image_index(tmp_path, 50)
     for decoder in (Image(), Image(size=(16, 20)), Image(layout="CHW"), Image(mode="L")):
@@ -304,6 +309,7 @@ def in_a_tensor(data: bytes, rng: np.random.Generator) -> torch.Tensor:
     return torch.full((2, 3), float(len(data)))
 
 
+@pytest.mark.s3
 def test_custom_decoders(tmp_path: Path) -> None:
     index = raw_index(tmp_path, 8)
     lengths = [len(payload(i)) for i in range(8)]
@@ -326,6 +332,7 @@ def test_custom_decoders(tmp_path: Path) -> None:
         column(lambda data, rng: np.zeros(1, np.float32 if len(data) % 2 else np.float64))
 
 
+@pytest.mark.s3
 def test_the_real_frames_come_back_byte_by_byte(tmp_path: Path, road_frames: list[Path]) -> None:
     data = [path.read_bytes() for path in road_frames]
     index = make_index(tmp_path, {"id": list(range(6))}, {"frame": data})

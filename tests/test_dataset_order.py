@@ -15,7 +15,10 @@ from lakehouse.dataset import Dataset
 from lakehouse.decode import Image
 from lakehouse.errors import ConfigError
 from lakehouse.order import row_rng
+from tests.stores.place import on_stores
 from tests.training import ids, jpeg, make_index, noisy, one, own_draw, raw_index
+
+pytestmark = on_stores
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,6 +62,7 @@ def test_too_few_rows_are_logged_not_raised(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.text == ""
 
 
+@pytest.mark.s3
 def test_epochs_differ_and_repeat(tmp_path: Path) -> None:
     ds = one(raw_index(tmp_path, 40), shuffle="blocks", columns=["id"])
     epochs = []
@@ -127,6 +131,7 @@ def test_rngs_are_a_lazy_sequence(tmp_path: Path) -> None:
         rngs[4]
 
 
+@pytest.mark.s3
 def test_many_small_steps_on_many_threads_stay_in_order(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"id": list(range(3000))}, {"data": [i.to_bytes(2, "little") for i in range(3000)]})
     for size in (None, 3):

@@ -25,7 +25,10 @@ from lakehouse.decode import Image, Raw
 from lakehouse.errors import LakehouseError
 from lakehouse.fetch import BlobRefs, Fetched
 from lakehouse.testing import FaultyFetcher
+from tests.stores.place import on_stores
 from tests.training import ids, image_index, jpeg, make_index, noisy, one, payload, raw_index, same
+
+pytestmark = on_stores
 
 ROOT = Path(__file__).parent.parent
 
@@ -103,6 +106,7 @@ def open_files() -> list[str]:
     return [target for target in found if not target.startswith("socket:")]
 
 
+@pytest.mark.s3
 def test_fifty_broken_off_epochs_leak_nothing(tmp_path: Path) -> None:
     ds = one(image_index(tmp_path, 64), decode={"image": Image()}, shuffle="rows", threads=3)
     opened = []
@@ -163,6 +167,7 @@ class Work:
         pass
 
 
+@pytest.mark.s3
 def test_the_bytes_in_flight_are_bounded() -> None:
     Work.alive = Work.most = 0
     sizes = [30, 30, 30, 500, 30, 10, 90, 100, 1] * 3
@@ -227,6 +232,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
 """
 
 
+@pytest.mark.local("processes that open local files")
 def test_peak_memory_stays_below_the_bound(tmp_path: Path) -> None:
     """8 MB blobs and a slow consumer: index + prefetch bound + 1.5 batches."""
     bound = 64 << 20
@@ -258,6 +264,7 @@ if sys.argv[2] == "hang":
 
 
 @pytest.mark.parametrize("how", ["end", "error"])
+@pytest.mark.local("processes that open local files")
 def test_the_interpreter_exits_with_an_iteration_open(tmp_path: Path, how: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", _EXIT, str(tmp_path), how],
@@ -376,6 +383,7 @@ def test_closing_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.s3
 def test_torch_data_loader_gives_the_same_batches(tmp_path: Path, method: str) -> None:
     """With persistent workers, which must see each epoch."""
     ds = one(image_index(tmp_path, 44), shuffle="blocks", decode={"image": Image()})

@@ -20,6 +20,10 @@ from lakehouse.history.values import differing
 from tests.lake_files import folder_of
 from tests.lake_tables import State, build
 from tests.lake_values import Row, frozen, plain
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
+
 
 TABLES = int(os.environ.get("LAKEHOUSE_STRESS", "0")) * 60 or 6
 FIRST_SEED = 5000 + int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0")) * TABLES
@@ -89,7 +93,7 @@ def test_random_tables_against_their_models(tmp_path: Path) -> None:
     """Every pair of states of every table, by row id and by key; rows on both sides, with their bytes."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    catalog = lh.connect(warehouse=str(tmp_path / "lake"), blob_roots=[str(outside)])
+    catalog = connect(tmp_path / "lake", blob_roots=[str(outside)])
     pairs = rows = 0
     for seed in range(FIRST_SEED, FIRST_SEED + TABLES):
         lake = build(seed, catalog, outside)
@@ -171,6 +175,7 @@ def data_files(table: lh.Table) -> list[Path]:
     return [path for path in folder_of(table).rglob("data-*") if path.is_file()]
 
 
+@pytest.mark.s3
 def test_it_is_lazy_and_takes_versions_in_any_form(table: lh.Table) -> None:
     table.tag("one", snapshot=1)
     for old, new in (("one", 2), (1, table.latest()), (table.at(tag="one"), 2)):
@@ -231,6 +236,7 @@ def test_only_columns_that_differ_are_read(table: lh.Table) -> None:
         assert table.diff(2, 3, key="id").changed
 
 
+@pytest.mark.s3
 def test_blobs_are_compared_without_their_payloads(table: lh.Table) -> None:
     """Bytes that were written anew elsewhere are the same by length and checksum: payloads may be garbage."""
     rewrite(table, range(14), lambda i: b"frame %d" % i if i != 3 else b"FRAME 3")
@@ -268,6 +274,7 @@ def test_an_end_that_is_gone_is_an_error_not_a_difference(table: lh.Table) -> No
         assert table.diff(2, 3, key="id").changed
 
 
+@pytest.mark.s3
 def test_by_key_upserts_and_overwrites_are_what_they_mean(table: lh.Table) -> None:
     rewrite(table, [0, 2, 4, 100])  # of partition p0: 6, 8, 10 and 12 are gone, 100 is new
     diff = table.diff(2, 3, key="id")
@@ -409,6 +416,7 @@ def test_an_empty_table(catalog: lh.Catalog) -> None:
     assert empty.diff(nothing, nothing).rows("changed").num_rows == 0
 
 
+@pytest.mark.s3
 def test_as_daft_with_files(table: lh.Table) -> None:
     set_v(table, 1, 3.25)
     diff = table.diff(1, 3)

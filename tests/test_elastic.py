@@ -15,7 +15,10 @@ import pytest
 from lakehouse.dataset import Dataset
 from lakehouse.index import RowIndex
 from lakehouse.testing import assert_elastic
+from tests.stores.place import on_stores
 from tests.training import Maker, raw_index
+
+pytestmark = on_stores
 
 WORLDS = (1, 2, 3, 4, 6, 8, 12)
 WORKERS = (0, 1, 2, 3, 4, 5)
@@ -25,7 +28,7 @@ Global = list[list[tuple[int, bytes, bool]]]  # per step, per row: id, its bytes
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
+def index(store: str, tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
     return raw_index(tmp_path_factory.mktemp("elastic"), 151)  # 6 steps of 24 rows, and 7 rows over
 
 

@@ -15,14 +15,17 @@ from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
+from tests.stores.place import connect, on_stores
 from tests.test_changes_conflicts import run_together, start
 from tests.upstream.plain import SCHEMA, row
+
+pytestmark = on_stores
 
 NAME = "default.t"
 
 
 def made(warehouse: Path, rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> lh.Table:
-    table = lh.connect(warehouse=str(warehouse)).create_table(NAME, schema, partition_by=["p"])
+    table = connect(warehouse).create_table(NAME, schema, partition_by=["p"])
     if rows:
         table.append(rows)
     return table
@@ -37,6 +40,7 @@ def all_files(warehouse: Path) -> set[Path]:
     return {path for path in warehouse.rglob("*") if path.is_file()}
 
 
+@pytest.mark.s3
 def test_an_added_column_is_null_on_every_path(warehouse: Path) -> None:
     """T3."""
     table = made(warehouse, [row(i) for i in range(9)])
@@ -94,7 +98,7 @@ def test_an_added_column_is_filled_by_updates_and_appends(warehouse: Path) -> No
 
 def test_an_added_column_by_reference(warehouse: Path, tmp_path: Path) -> None:
     (tmp_path / "far").write_bytes(b"far away")
-    table = lh.connect(warehouse=str(warehouse), blob_roots=[str(tmp_path)]).create_table(NAME, SCHEMA, partition_by=["p"])
+    table = connect(warehouse, blob_roots=[str(tmp_path)]).create_table(NAME, SCHEMA, partition_by=["p"])
     table.append([row(0), row(1)])
     table.add_column("lidar", lh.Blob(reference=True, comment="point clouds"))
     assert values(table, "lidar") == [None, None]
@@ -106,6 +110,7 @@ def test_an_added_column_by_reference(warehouse: Path, tmp_path: Path) -> None:
         table.append([row(3, lidar=b"bytes")])
 
 
+@pytest.mark.s3
 def test_a_dropped_column_stays_in_older_versions(warehouse: Path) -> None:
     table = made(warehouse, [row(i) for i in range(6)])
     table.update("id = 1", {"v": "updated"})
@@ -159,6 +164,7 @@ WIDER: list[tuple[pa.DataType, pa.DataType, list[Any], Any]] = [
 
 
 @pytest.mark.parametrize("case", range(len(WIDER)), ids=[f"{old}-{new}" for old, new, _, _ in WIDER])
+@pytest.mark.s3
 def test_a_widened_column_holds_and_finds_what_it_held(warehouse: Path, case: int) -> None:
     old_type, new_type, old, larger = WIDER[case]
     schema = SCHEMA.append(pa.field("w", old_type))
@@ -266,7 +272,7 @@ def test_a_writer_that_began_before_a_column_was_added_does_not_hide_it(warehous
 
     def rows() -> Any:
         yield row(1)
-        other = lh.connect(warehouse=str(warehouse)).table(NAME)
+        other = connect(warehouse).table(NAME)
         other.add_column("score", pa.float64())
         other.update("id = 0", {"score": 0.5})
         yield row(2)
@@ -278,9 +284,7 @@ def test_a_writer_that_began_before_a_column_was_added_does_not_hide_it(warehous
 
 def test_a_change_of_columns_that_another_engine_made_shows_with_the_next_change(warehouse: Path) -> None:
     table = made(warehouse, [row(i) for i in range(3)])
-    lh.connect(warehouse=str(warehouse)).paimon.alter_table(
-        NAME, [SchemaChange.add_column("score", AtomicType("DOUBLE"))], False
-    )
+    connect(warehouse).paimon.alter_table(NAME, [SchemaChange.add_column("score", AtomicType("DOUBLE"))], False)
     assert table.update("score IS NULL AND id > 0", {"score": 1.5}).rows == 2
     assert values(table, "score") == [None, 1.5, 1.5]
 
@@ -305,6 +309,7 @@ table.drop_column(f"c{args[0]}_0")
     assert values(table, "id") == [0, 1, 2, *range(100, 106)]
 
 
+@pytest.mark.local("replaces a call of the operating system")
 def test_another_schema_in_the_last_moment(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = made(warehouse, [row(0)])
     link = os.link
@@ -313,7 +318,7 @@ def test_another_schema_in_the_last_moment(warehouse: Path, monkeypatch: pytest.
     def link_later(source: Any, target: Any, **kwargs: Any) -> None:
         if Path(target).name == "schema-1" and not raced:
             raced.append(1)
-            lh.connect(warehouse=str(warehouse)).table(NAME).add_column("theirs", pa.int64())
+            connect(warehouse).table(NAME).add_column("theirs", pa.int64())
         link(source, target, **kwargs)
 
     monkeypatch.setattr(os, "link", link_later)
@@ -322,6 +327,7 @@ def test_another_schema_in_the_last_moment(warehouse: Path, monkeypatch: pytest.
     assert table.latest().schema.names == [*SCHEMA.names, "theirs", "mine"]
 
 
+@pytest.mark.local("replaces a call of the operating system")
 def test_a_store_that_refuses_a_schema(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = made(warehouse, [row(0)])
     before = all_files(warehouse)

@@ -20,6 +20,10 @@ from lakehouse.upkeep.roots import Root
 from lakehouse.upstream import write_tag
 from tests.lake_files import files_of, folder_of, needed_of
 from tests.lake_tables import build
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
+
 
 UTC = timezone.utc
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_binary())])
@@ -65,7 +69,7 @@ def live_of(table: lh.Table) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_tables_keep_all_that_is_needed_and_nothing_else(seed: int, warehouse: Path, tmp_path: Path) -> None:
-    catalog = lh.connect(warehouse=str(warehouse), blob_roots=[str(tmp_path)])
+    catalog = connect(warehouse, blob_roots=[str(tmp_path)])
     lake = build(1000 + seed, catalog, tmp_path)
     table = lake.table
     if seed % 3 == 0 and any(state.tag for state in lake.states):
@@ -106,6 +110,7 @@ def test_files_of_a_branch_stay(table: lh.Table) -> None:
     assert files_of(table) == needed_of(table)
 
 
+@pytest.mark.s3
 def test_report(table: lh.Table) -> None:
     sizes = {path: (folder_of(table) / path).stat().st_size for path in files_of(table)}
     told: list[tuple[int, int]] = []
@@ -118,6 +123,7 @@ def test_report(table: lh.Table) -> None:
     assert str(table.expire(keep_last=1)) == "default.t: removed 0 snapshots, 0 files, 0 bytes"
 
 
+@pytest.mark.s3
 def test_a_tag_keeps_its_snapshot_readable(table: lh.Table) -> None:
     table.tag("v3", snapshot=3)
     table.expire(keep_last=1)
@@ -164,6 +170,7 @@ def test_no_snapshots() -> None:
     assert old_snapshots([], Rule(None, 1)) == []
 
 
+@pytest.mark.s3
 def test_by_time(table: lh.Table) -> None:
     times = [info.time for info in table.snapshots()]
     assert table.expire(times[2]).snapshots == (1, 2)
@@ -217,6 +224,7 @@ def test_bad_arguments(call: Callable[[Any], Any], table: lh.Table) -> None:
 # --- what goes on ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_commit_ids_are_carried_forward(table: lh.Table) -> None:
     first = table.append([row(7)], commit_id="again")
     table.append([row(9)])
@@ -279,6 +287,7 @@ def test_a_tag_made_after_its_snapshot_expired(table: lh.Table, monkeypatch: pyt
     assert files_of(table) == needed_of(table)
 
 
+@pytest.mark.s3
 def test_a_tag_made_before_its_snapshot_goes(table: lh.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Expiry has looked at the tags once, and looks again."""
 
@@ -345,6 +354,7 @@ def test_decoupled_changelogs_are_refused(table: lh.Table) -> None:
         table.expire(keep_last=1)
 
 
+@pytest.mark.local("a folder in the place of a file")
 def test_a_hint_that_cannot_be_written(table: lh.Table) -> None:
     hint = folder_of(table) / "snapshot" / "EARLIEST"
     hint.mkdir()
@@ -357,6 +367,7 @@ def test_a_hint_that_cannot_be_written(table: lh.Table) -> None:
     assert table.expire(keep_last=1).snapshots == (1, 2, 3, 4, 5)
 
 
+@pytest.mark.local("a folder in the place of a file")
 def test_files_that_cannot_be_deleted_are_told(table: lh.Table) -> None:
     planned = {path for path in files_of(table) if path.startswith("p=p0")} - live_of(table)
     path = min(path for path in planned if path.endswith(".blob"))

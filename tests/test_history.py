@@ -18,6 +18,9 @@ from pypaimon.schema.schema_change import SchemaChange
 import lakehouse as lh
 from tests.lake_files import BAD_NAMES, everything_in, folder_of
 from tests.numbered import SCHEMA, ids, rows
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
 
 UTC = timezone.utc
 
@@ -129,6 +132,7 @@ def test_exactly_one_selector(table: lh.Table, selectors: dict[str, Any]) -> Non
 # --- tags --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_tags_name_snapshots(table: lh.Table, warehouse: Path) -> None:
     assert table.tags() == {}
     assert table.tag("latest") == 4
@@ -138,7 +142,7 @@ def test_tags_name_snapshots(table: lh.Table, warehouse: Path) -> None:
     assert ids(table.at(tag="v1.0-rc_1")) == [0, 1]
     table.append([{"id": 4, "p": "p0", "frame": b"frame 4"}])
     assert ids(table.at(tag="latest")) == [0, 1, 2, 3]
-    other = lh.connect(warehouse=str(warehouse)).table("default.t")
+    other = connect(warehouse).table("default.t")
     assert other.tags() == table.tags()
     assert other.paimon.tag_manager().get("latest").id == 4  # as the engine itself reads it
 
@@ -187,6 +191,7 @@ def test_names_that_are_paths_touch_nothing(table: lh.Table, warehouse: Path, na
     assert table.tags() == {"good": 4}
 
 
+@pytest.mark.local("a folder in the place of a file")
 def test_a_stray_file_among_the_tags_hides_none(table: lh.Table) -> None:
     """The engine's own list fails for good once such a file is there."""
     table.tag("good")
@@ -201,6 +206,7 @@ def test_a_stray_file_among_the_tags_hides_none(table: lh.Table) -> None:
         table.at(tag="of")
 
 
+@pytest.mark.s3
 def test_a_damaged_tag_says_so_and_can_be_removed(table: lh.Table) -> None:
     (folder_of(table) / "tag").mkdir()
     (folder_of(table) / "tag" / "tag-half").write_text('{"id": 4')
@@ -212,6 +218,7 @@ def test_a_damaged_tag_says_so_and_can_be_removed(table: lh.Table) -> None:
     assert table.tags() == {}
 
 
+@pytest.mark.local("replaces a call of the operating system")
 def test_a_tag_appears_whole_or_not_at_all(table: lh.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.tag("v1", snapshot=1)
 
@@ -228,6 +235,7 @@ def test_a_tag_appears_whole_or_not_at_all(table: lh.Table, monkeypatch: pytest.
     assert [path.name for path in (folder_of(table) / "tag").iterdir()] == ["tag-v1"]
 
 
+@pytest.mark.local("a file in the place of a folder")
 def test_a_folder_of_tags_that_can_not_be_made(table: lh.Table) -> None:
     (folder_of(table) / "tag").write_text("in the way")
     with pytest.raises(lh.CommitError, match="default.t: tag 'v1' can't be written"):
@@ -238,6 +246,7 @@ def test_a_folder_of_tags_that_can_not_be_made(table: lh.Table) -> None:
 # --- expired snapshots -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_a_tag_outlives_its_snapshot(table: lh.Table) -> None:
     table.tag("v1", snapshot=2)
     pinned = table.at(snapshot=2)
@@ -302,6 +311,7 @@ def test_what_a_killed_writer_leaves_among_the_snapshots(table: lh.Table) -> Non
 # --- time --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_a_time_means_the_latest_snapshot_at_or_before_it(catalog: lh.Catalog) -> None:
     table = catalog.create_table("default.t", SCHEMA)
     for i in range(3):

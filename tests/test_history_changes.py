@@ -9,13 +9,16 @@ import pyarrow as pa
 import pytest
 
 import lakehouse as lh
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64()), ("frame", pa.large_binary())])
 
 
 @pytest.fixture
 def table(warehouse: Path) -> lh.Table:
-    table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA, partition_by=["p"])
+    table = connect(warehouse).create_table("default.t", SCHEMA, partition_by=["p"])
     table.append(rows(range(6)))
     table.append(rows(range(6, 10)))
     return table
@@ -45,6 +48,7 @@ def change(table: lh.Table) -> dict[int, tuple[float, bytes]]:
     return expected
 
 
+@pytest.mark.s3
 def test_what_changed(table: lh.Table) -> None:
     change(table)
     for key in (None, "id"):

@@ -18,9 +18,10 @@ import pytest
 from daft import col
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 import lakehouse as lh
+from tests.stores.place import connect, on_stores
 
 EXAMPLES = int(os.environ.get("LAKEHOUSE_MACHINE_EXAMPLES", "6"))
 STEPS = int(os.environ.get("LAKEHOUSE_MACHINE_STEPS", "14"))
@@ -103,7 +104,7 @@ class Lake(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        catalog = lh.connect(warehouse=self.folder)
+        catalog = connect(self.folder)
         self.table = catalog.create_table("default.t", SCHEMA, partition_by=["p"])
 
     def teardown(self) -> None:
@@ -281,8 +282,7 @@ class Lake(RuleBasedStateMachine):
                 assert through_dataset(snapshot) == expected
 
 
-TestLake = Lake.TestCase
-TestLake.settings = settings(
+SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=STEPS,
     deadline=None,
@@ -290,3 +290,11 @@ TestLake.settings = settings(
     derandomize="LAKEHOUSE_MACHINE_EXAMPLES" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@on_stores
+@pytest.mark.s3
+@pytest.mark.timeout(600)
+def test_the_table_is_what_the_model_says(store: str) -> None:
+    few = settings(SETTINGS, max_examples=max(1, EXAMPLES // 8)) if store == "s3" else SETTINGS
+    run_state_machine_as_test(Lake, settings=few)

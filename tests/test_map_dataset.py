@@ -22,16 +22,20 @@ from lakehouse.fetch import BlobRefs, Fetched, Fetcher
 from lakehouse.index import RowIndex
 from lakehouse.mixture import Mixture
 from lakehouse.testing import FaultyFetcher
+from tests.stores import place
+from tests.stores.place import on_stores
 from tests.training import image_index, jpeg, make_index, payload, raw_index, same
+
+pytestmark = on_stores
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
+def index(store: str, tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
     return raw_index(tmp_path_factory.mktemp("map"), 103)
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
+def images(store: str, tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
     return image_index(tmp_path_factory.mktemp("images"), 60)
 
 
@@ -57,6 +61,7 @@ def test_samples_are_rows(index: RowIndex) -> None:
     assert ds.__getitems__([]) == []
 
 
+@pytest.mark.s3
 def test_a_batch_is_the_samples_in_the_order_asked(images: RowIndex) -> None:
     ds = MapDataset(images, decode={"image": Image()}, threads=3)
     rows = np.random.default_rng(0).integers(0, 60, 150).tolist()  # repeated ones too
@@ -113,6 +118,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("threads", [0, 4])
+@pytest.mark.s3
 def test_one_planned_read_a_batch_and_column(tmp_path: Path, threads: int) -> None:
     n = 120
     index = make_index(
@@ -156,11 +162,12 @@ def test_threads_end_with_the_data_set(images: RowIndex) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.local("changes a byte in a file")
 def test_stored_checksums_are_compared(tmp_path: Path) -> None:
     index = raw_index(tmp_path, 5)
     ref = index.blobs("data")[3]
     assert ref is not None
-    with Path(ref.uri).open("r+b") as file:
+    with place.path(ref.uri).open("r+b") as file:
         file.seek(ref.offset)
         file.write(b"\xff")
     assert MapDataset(index)[3]["data"] != payload(3)
@@ -171,6 +178,7 @@ def test_stored_checksums_are_compared(tmp_path: Path) -> None:
 # ---- bad rows
 
 
+@pytest.mark.s3
 def test_bad_rows_raise_or_are_null(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"id": list(range(4))}, {"image": [jpeg(0), b"no image", None, jpeg(3)]})
     ds = MapDataset(index, decode={"image": Image(size=(5, 5))})
@@ -261,6 +269,7 @@ def test_torchs_generator_is_left_alone_where_nothing_is_random(images: RowIndex
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.s3
 def test_worker_processes_with_samplers(images: RowIndex, method: str) -> None:
     ds = MapDataset(images, decode={"image": Image()})
     ds.__getitems__(list(range(60)))  # threads and open files of the parent must not be used by its children

@@ -28,7 +28,10 @@ from lakehouse.mixture import Mixture, Weighted
 from lakehouse.mixture.mixed import MixedOrder, subseed
 from lakehouse.order import Order, Shuffle
 from lakehouse.testing import assert_elastic, assert_resumable
+from tests.stores.place import on_stores
 from tests.training import Maker, ids, image_index, make_index, write_blobs
+
+pytestmark = on_stores
 
 
 def numbered(folder: Path, name: str, first: int, n: int, **more: Any) -> RowIndex:
@@ -39,7 +42,7 @@ def numbered(folder: Path, name: str, first: int, n: int, **more: Any) -> RowInd
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RowIndex]:
+def parts(store: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RowIndex]:
     folder = tmp_path_factory.mktemp("parts")
     return {"day": numbered(folder, "day", 0, 103), "night": numbered(folder, "night", 1000, 17)}
 
@@ -308,6 +311,7 @@ def test_columns_that_differ_are_refused_by_name(tmp_path: Path) -> None:
 # ---- batches
 
 
+@pytest.mark.s3
 def test_batches_come_from_the_right_tables(parts: dict[str, RowIndex]) -> None:
     mixture = seven_to_three(parts, source_column="source")
     loader = Loader(
@@ -366,6 +370,7 @@ def test_images_with_bad_rows_name_their_own_table(tmp_path: Path) -> None:
     assert [(entry["row"], Path(entry["uri"]).parent.name) for entry in batch["_bad"]] == [(1000, "bad")]
 
 
+@pytest.mark.s3
 def test_each_table_is_read_with_its_own_rights(tmp_path: Path) -> None:
     """A stranger's table that points into another part's folder gets nothing from there."""
     own = numbered(tmp_path, "own", 0, 4)

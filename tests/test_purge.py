@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import random
 import signal
@@ -19,8 +20,12 @@ from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
+from tests.stores import place
+from tests.stores.place import connect, on_stores
 from tests.test_compact import SCHEMA, change, delete, held, listed, made, row
 from tests.test_compact_meanwhile import ended, started
+
+pytestmark = on_stores
 
 KILLS = int(os.environ.get("LAKEHOUSE_STRESS_KILLS", "3"))
 NOW = timedelta(0)
@@ -37,7 +42,7 @@ def traces(table: lh.Table) -> list[str]:
     """Files below the table's folder in which a marker lies, as written or compressed, or that have it in their path."""
     found = []
     for name in listed(table):
-        data = Path(str(table.paimon.table_path), name).read_bytes()
+        data = (place.path(table.paimon.table_path) / name).read_bytes()
         if MARK in data or NAME.encode() in data or NAME in name or any(NAME.encode() in part for part in unpacked(name, data)):
             found.append(name)
     return found
@@ -69,6 +74,7 @@ def test_markers_are_found_where_they_lie(warehouse: Path) -> None:
     assert {Path(name).suffix for name in traces(table)} == {".parquet", ".blob", ""}
 
 
+@pytest.mark.s3
 def test_rows_leave_every_file(warehouse: Path) -> None:
     table = made(warehouse, commits=4)
     table.append([secret(100), row(101, p="P1"), row(102, p="P1")])
@@ -159,7 +165,7 @@ def test_tags_lose_the_rows_and_nothing_else(warehouse: Path, tmp_path: Path) ->
     assert "tag 'clean'" not in report.tags
     assert table.tag_info("train") == info
     # The saved training set is another one now, and says so.
-    catalog = lh.connect(warehouse=str(warehouse))
+    catalog = connect(warehouse)
     with pytest.raises(lh.LakehouseError, match="train|snapshot"):
         lh.RowIndex.load(tmp_path / "train.idx", catalog)
 
@@ -186,7 +192,7 @@ def test_a_partition_whose_name_is_the_secret(warehouse: Path) -> None:
     table.append([row(100, p=NAME), row(101)])
     table.purge(daft.col("p") == NAME, orphans_older_than=NOW)
     assert traces(table) == []
-    assert not [path for path in Path(str(table.paimon.table_path)).rglob("*") if NAME in path.name]
+    assert not [path for path in place.path(table.paimon.table_path).rglob("*") if NAME in path.name]
     assert 100 not in {found["id"] for found in held(table.latest())}
 
 
@@ -194,7 +200,7 @@ def test_a_partition_whose_name_is_the_secret(warehouse: Path) -> None:
 def test_a_folder_that_was_emptied_before(warehouse: Path, value: str | None) -> None:
     """Its rows were deleted, merged away and expired; its name still held their value."""
     table = made(warehouse, commits=1)
-    root = Path(str(table.paimon.table_path))
+    root = place.path(table.paimon.table_path)
     before = {path.name for path in root.glob("p=*")}
     table.append([row(100, p=value)])
     table.delete("id = 100")
@@ -209,7 +215,7 @@ def test_a_folder_that_was_emptied_before(warehouse: Path, value: str | None) ->
 
 
 def test_all_rows(warehouse: Path) -> None:
-    table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA)
+    table = connect(warehouse).create_table("default.t", SCHEMA)
     assert not table.purge("id = 1").rows
     table.append([secret(1), secret(2)])
     table.tag("x")
@@ -248,9 +254,10 @@ def test_columns_of_their_time(warehouse: Path) -> None:
     assert table.at(tag="old").schema.names == SCHEMA.names
 
 
+@pytest.mark.local("sets the age of files, which stores do not let one do")
 def test_leftovers_of_killed_writers(warehouse: Path) -> None:
     table = made(warehouse, commits=1)
-    folder = next(Path(str(table.paimon.table_path)).rglob("bucket-0"))
+    folder = next(place.path(table.paimon.table_path).rglob("bucket-0"))
     orphan = folder / "data-00000000-0000-4000-8000-000000000000-0.blob"
     orphan.write_bytes(MARK)
     report = table.purge("v = 'nobody'")
@@ -263,21 +270,22 @@ def test_leftovers_of_killed_writers(warehouse: Path) -> None:
 
 
 _PURGER = """
-import sys, datetime, lakehouse as lh
-table = lh.connect(warehouse=sys.argv[1]).table("default.t")
+import json, sys, datetime, lakehouse as lh
+table = lh.connect(json.loads(sys.argv[1])).table("default.t")
 print("ready", flush=True)
 table.purge(f"v like '{sys.argv[2]}%'")
 """
 _WRITER = """
-import sys, lakehouse as lh
+import json, sys, lakehouse as lh
 from tests.test_purge import secret, row
-table = lh.connect(warehouse=sys.argv[1]).table("default.t")
+table = lh.connect(json.loads(sys.argv[1])).table("default.t")
 print("ready", flush=True)
 for n in range(int(sys.argv[2])):
     table.append([secret(2000 + 2 * n), row(2001 + 2 * n)])
 """
 
 
+@pytest.mark.local("kills processes many times; commits on S3 are in test_s3_commits.py")
 def test_killed_at_any_moment(warehouse: Path) -> None:
     """Every version that can still be opened is whole, and calling it again ends the work."""
     rng = random.Random(7)
@@ -288,11 +296,11 @@ def test_killed_at_any_moment(warehouse: Path) -> None:
         table.tag(f"t{n}")
         tags = {tag: held(table.at(tag=tag)) for tag in table.tags()}
         rows = held(table.latest())
-        child = started(_PURGER, warehouse, NAME)
+        child = started(_PURGER, json.dumps(place.options(warehouse)), NAME)
         time.sleep(rng.uniform(0, 0.5))
         child.send_signal(signal.SIGKILL)
         killed += ended(child) == -signal.SIGKILL
-        table = lh.connect(warehouse=str(warehouse)).table("default.t")
+        table = connect(warehouse).table("default.t")
         secrets = {found["id"] for found in rows if found["v"].startswith(NAME)}
         assert held(table.latest()) in (rows, without(rows, *secrets))
         for tag, was in tags.items():
@@ -307,7 +315,7 @@ def test_killed_at_any_moment(warehouse: Path) -> None:
 def test_rows_that_come_meanwhile(warehouse: Path) -> None:
     table = made(warehouse, commits=3)
     rows = held(table.latest())
-    writer = started(_WRITER, warehouse, 10)
+    writer = started(_WRITER, json.dumps(place.options(warehouse)), 10)
     while writer.poll() is None:
         with contextlib.suppress(lh.CommitError):
             table.purge(f"v like '{NAME}%'")

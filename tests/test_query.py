@@ -13,12 +13,15 @@ import pyarrow as pa
 import pytest
 
 import lakehouse as lh
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
 
 
 @pytest.fixture
 def snap(warehouse: Path) -> lh.Snapshot:
     schema = pa.schema([("id", pa.int64()), ("s", pa.string()), ("img", pa.large_binary())])
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", schema)
+    table = connect(warehouse).create_table("t", schema)
     table.append([{"id": i, "s": s, "img": b"x"} for i, s in ((0, "a"), (5, "a"), (None, "a"), (1, "b"))])
     return table.latest()
 
@@ -60,6 +63,7 @@ def test_a_frame_inside_a_query_does_not_wait_for_itself(snap: lh.Snapshot) -> N
     assert sorted(query.daft().select("id").to_pydict()["id"]) == [1, 5]
 
 
+@pytest.mark.s3
 def test_a_filter_alone_decides_although_nothing_of_it_is_selected(snap: lh.Snapshot) -> None:
     from daft import col
 
@@ -71,7 +75,7 @@ def test_a_filter_alone_decides_although_nothing_of_it_is_selected(snap: lh.Snap
 def test_a_long_list_finds_nan_and_takes_null_for_unknown(warehouse: Path) -> None:
     from daft import col
 
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+    table = connect(warehouse).create_table("t", pa.schema([("id", pa.int64()), ("x", pa.float64())]))
     table.append([{"id": i, "x": x} for i, x in enumerate((math.nan, 1.0, 9.0, None))])
     query = table.latest().query()
     assert ids(query.where(col("x").is_in([5.0, 4.0, 3.0, 2.0, 1.0, math.nan]))) == [0, 1]
@@ -87,7 +91,7 @@ def test_nan_is_one_value_whatever_its_bits(warehouse: Path) -> None:
         speeds = np.array([0.0, 1.0, 60.0]) / np.array([0.0, 1.0, 1.0])
     assert np.signbit(speeds[0])
     for kind in (pa.float64(), pa.float32()):
-        table = lh.connect(warehouse=str(warehouse)).create_table(f"t{kind}", pa.schema([("id", pa.int64()), ("speed", kind)]))
+        table = connect(warehouse).create_table(f"t{kind}", pa.schema([("id", pa.int64()), ("speed", kind)]))
         table.append(pa.table({"id": [0, 1, 2], "speed": pa.array(speeds).cast(kind)}))
         snap = table.latest()
         for predicate, expected in (
@@ -104,7 +108,7 @@ def test_files_that_hold_nan_are_read_for_what_is_greater(warehouse: Path) -> No
     """A file's statistics leave NaN out, which is greater than every number."""
     from daft import col, lit
 
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+    table = connect(warehouse).create_table("t", pa.schema([("id", pa.int64()), ("x", pa.float64())]))
     table.append([{"id": 0, "x": math.nan}, {"id": 1, "x": 1.0}])
     table.append([{"id": 2, "x": 7.0}])
     query = table.latest().query()
@@ -120,7 +124,7 @@ def test_minus_zero_is_zero(warehouse: Path) -> None:
     from daft import col
 
     for kind in (pa.float64(), pa.float32()):
-        table = lh.connect(warehouse=str(warehouse)).create_table(f"t{kind}", pa.schema([("id", pa.int64()), ("x", kind)]))
+        table = connect(warehouse).create_table(f"t{kind}", pa.schema([("id", pa.int64()), ("x", kind)]))
         table.append(pa.table({"id": [0, 1, 2], "x": pa.array([-0.0, 0.0, None], kind)}))
         query, x = table.latest().query(), col("x")
         for predicate in (x == 0, x >= 0.0, x.between(0, 1), x.is_in([0.0, 5.0]), ~(x < 0)):
@@ -132,7 +136,7 @@ def test_an_instant_finer_than_its_column_is_not_cut(warehouse: Path) -> None:
     from daft import col
 
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("utc", pa.timestamp("ms", "UTC"))])
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", schema)
+    table = connect(warehouse).create_table("t", schema)
     table.append(
         pa.table({"id": [0, 1], "at": pa.array([1, 2]).cast(pa.timestamp("ms")), "utc": pa.array([1, 2]).cast(schema[2].type)})
     )
@@ -144,6 +148,7 @@ def test_an_instant_finer_than_its_column_is_not_cut(warehouse: Path) -> None:
         assert ids(query.where(col(name) == datetime(1970, 1, 1, 0, 0, 0, 2000, zone))) == [1]
 
 
+@pytest.mark.s3
 def test_a_field_of_a_struct_can_be_filtered_by(warehouse: Path) -> None:
     """Daft's walk over expressions does not open structs: it does not say which column a field is of."""
     from daft import col
@@ -151,7 +156,7 @@ def test_a_field_of_a_struct_can_be_filtered_by(warehouse: Path) -> None:
     schema = pa.schema(
         [("id", pa.int64()), ("pose", pa.struct([("x", pa.float64())])), ("place", pa.string()), ("img", pa.large_binary())]
     )
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", schema, partition_by=["place"])
+    table = connect(warehouse).create_table("t", schema, partition_by=["place"])
     table.append([{"id": i, "pose": None if i == 3 else {"x": i / 2}, "place": "ab"[i % 2], "img": b"x"} for i in range(8)])
     snap = table.latest()
     predicate = (col("pose").get("x") > 1) & (col("place") == "a")
@@ -175,17 +180,18 @@ def test_between_of_strings_and_bytes(warehouse: Path) -> None:
     from daft import col
 
     schema = pa.schema([("id", pa.int64()), ("s", pa.string()), ("raw", pa.binary())])
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", schema)
+    table = connect(warehouse).create_table("t", schema)
     table.append([{"id": i, "s": s, "raw": None if s is None else s.encode()} for i, s in enumerate(("a", "b", None, "é"))])
     query = table.latest().query()
     assert ids(query.where(col("s").between("b", "z"))) == ids(query.where(col("raw").between(b"b", b"z"))) == [1]
     assert ids(query.where(~col("s").between("b", "z") ^ (col("id") > 5))) == [0, 3]
 
 
+@pytest.mark.s3
 def test_an_update_of_a_blob_in_a_later_file_is_seen(warehouse: Path) -> None:
     """Upstream numbers the second .blob file of a column so high that updates lose against it."""
     schema = pa.schema([("id", pa.int64()), ("img", pa.large_binary())])
-    table = lh.connect(warehouse=str(warehouse)).create_table("t", schema, options={"blob.target-file-size": "1 kb"})
+    table = connect(warehouse).create_table("t", schema, options={"blob.target-file-size": "1 kb"})
     table.append([{"id": i, "img": b"%d" % i * 100} for i in range(30)])
     paimon = table.paimon
     builder = paimon.new_batch_write_builder()
@@ -197,6 +203,7 @@ def test_an_update_of_a_blob_in_a_later_file_is_seen(warehouse: Path) -> None:
     assert table.at(snapshot=1).query().where("id = 29").arrow(blobs="bytes")["img"].to_pylist() == [b"29" * 100]
 
 
+@pytest.mark.s3
 def test_a_query_that_samples_and_calls_python_is_the_same_as_a_frame(snap: lh.Snapshot) -> None:
     """Two Python functions in one plan: Daft would lose the first condition."""
     import daft
@@ -232,6 +239,7 @@ def test_a_limit_of_a_frame_comes_after_its_filter(snap: lh.Snapshot) -> None:
     assert snap.query().where("id > 0").daft().limit(1).select("s").count_rows() == 1
 
 
+@pytest.mark.s3
 def test_a_frame_of_a_query_travels_to_other_processes(snap: lh.Snapshot) -> None:
     from daft import col
 

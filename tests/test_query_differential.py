@@ -27,6 +27,10 @@ from tests.lake_expressions import COMPARABLE, KnownFault
 from tests.lake_frames import ChainDrawer
 from tests.lake_tables import LakeTable, State, build
 from tests.lake_values import Row, frozen, plain
+from tests.stores import place
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
 
 CHUNKS = 12
 TABLES_PER_CHUNK = 4
@@ -36,22 +40,20 @@ FIRST_SEED = int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0")) * CHUNKS * TABLES_P
 # Sizes at which work is cut into pieces, made so small that small tables meet every seam.
 SEAMS = ((scan, "READ_BATCH_ROWS", 5), (query_source, "_TASK_ROWS", 11), (query_source, "_TASK_GROUPS", 2))
 
-_files: dict[str, int] = {}
+_files: dict[str, bytes] = {}
 
 
 @pytest.fixture(autouse=True)
 def _close_files() -> Iterator[None]:
     yield
-    for handle in _files.values():
-        os.close(handle)
     _files.clear()
 
 
 def bytes_at(uri: str, offset: int, length: int) -> bytes:
     """What a byte range holds, read by nothing of ours."""
     if uri not in _files:
-        _files[uri] = os.open(uri.removeprefix("file://"), os.O_RDONLY)
-    return os.pread(_files[uri], length, offset)
+        _files[uri] = place.content(uri)
+    return _files[uri][offset : offset + length]
 
 
 def values_of(array: pa.ChunkedArray) -> list[Any]:
@@ -260,7 +262,7 @@ def check_blobs(lake: LakeTable) -> int:
 def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    catalog = lh.connect(warehouse=str(warehouse), blob_roots=[str(outside)])
+    catalog = connect(warehouse, blob_roots=[str(outside)])
     if chunk % 2:
         for module, name, value in SEAMS:
             monkeypatch.setattr(module, name, value)
@@ -274,7 +276,7 @@ def test_no_difference(chunk: int, warehouse: Path, tmp_path: Path, monkeypatch:
 
 def test_conditions_leave_files_unread_and_no_row_out(warehouse: Path, tmp_path: Path) -> None:
     """Rows are numbered by ``k`` in the order of appends: a condition on it needs the files of one append."""
-    catalog = lh.connect(warehouse=str(warehouse), blob_roots=[str(tmp_path)])
+    catalog = connect(warehouse, blob_roots=[str(tmp_path)])
     kept = total = 0
     for seed in range(FIRST_SEED, FIRST_SEED + 6):
         lake = build(seed, catalog, tmp_path)

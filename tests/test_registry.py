@@ -21,6 +21,11 @@ from lakehouse.index.ids import read_ids, write_ids
 from lakehouse.order import Order
 from lakehouse.registry.seen import Place, seen
 from tests.lake_files import BAD_NAMES
+from tests.stores import place
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
+
 
 SCHEMA = pa.schema([("id", pa.int64()), ("scene", pa.string()), ("v", pa.float64()), ("frame", pa.large_binary())])
 
@@ -82,8 +87,8 @@ def test_the_same_rows_again_after_the_table_went_on(table: lh.Table, catalog: l
     table.rollback(snapshot=1)
     table.append(rows([99]))
     for info in table.snapshots()[:-1]:
-        (Path(str(table.paimon.table_path)) / "snapshot" / f"snapshot-{info.id}").unlink()
-    again = lh.connect(warehouse=str(warehouse)).training_set("set")
+        (place.path(table.paimon.table_path) / "snapshot" / f"snapshot-{info.id}").unlink()
+    again = connect(warehouse).training_set("set")
     assert again == saved
     assert same(again.index(), index, table)
     assert (again.rows, again.fingerprint, again.columns) == (len(index), index.fingerprint, index.columns)
@@ -112,6 +117,7 @@ def test_what_is_kept_of_it(table: lh.Table, catalog: lh.Catalog, monkeypatch: p
     assert str(first) == "training set rain.v2-x_1 version 1"
 
 
+@pytest.mark.s3
 def test_any_engine_can_read_it(table: lh.Table, catalog: lh.Catalog) -> None:
     """By pypaimon itself, and the row ids as the Parquet file that they are."""
     index = table.latest().query().where("id >= 50").index()
@@ -146,7 +152,7 @@ def test_a_set_of_a_branch(table: lh.Table, catalog: lh.Catalog) -> None:
 
 def test_a_set_of_a_snapshot_that_only_a_tag_keeps(table: lh.Table, catalog: lh.Catalog) -> None:
     table.tag("v1", snapshot=1)
-    (Path(str(table.paimon.table_path)) / "snapshot/snapshot-1").unlink()
+    (place.path(table.paimon.table_path) / "snapshot/snapshot-1").unlink()
     index = table.at(tag="v1").query().index()
     saved = catalog.save_training_set("set", index)
     table.delete_tag("v1")
@@ -171,19 +177,19 @@ def test_names_that_can_not_be(table: lh.Table, catalog: lh.Catalog, name: Any) 
     assert catalog.databases() == ["default"]
 
 
-def test_what_can_not_be_saved(table: lh.Table, catalog: lh.Catalog, tmp_path: Path) -> None:
+def test_what_can_not_be_saved(table: lh.Table, catalog: lh.Catalog, store: str, tmp_path: Path) -> None:
     index = table.latest().query().index()
     for wrong in (lh.Weighted(index, [1.0] * len(index)), "index", None):
         with pytest.raises(lh.SchemaError, match=r"save_training_set\(\) takes a RowIndex"):
             catalog.save_training_set("set", wrong)  # type: ignore[arg-type]
     nothing = catalog.create_table("default.empty", SCHEMA).latest().query().index()
-    nameless = lh.RowIndex.from_daft(table.latest().daft().select("frame"))
+    nameless = lh.RowIndex.from_daft(table.latest().daft().select("frame" if store == "local" else "id"))
     for unpinned in (nothing, nameless):
         with pytest.raises(lh.SchemaError, match="names no snapshot of a table"):
             catalog.save_training_set("set", unpinned)
     with pytest.raises(lh.ConfigError, match="description is text"):
         catalog.save_training_set("set", index, description=3)  # type: ignore[arg-type]
-    elsewhere = lh.connect(warehouse=str(tmp_path / "other"))
+    elsewhere = connect(tmp_path / "other")
     with pytest.raises(lh.NotFoundError, match="no table 'default.t'"):
         elsewhere.save_training_set("set", index)
     elsewhere.create_table("default.t", SCHEMA).append(rows(range(3)))
@@ -249,8 +255,8 @@ def test_a_leftover_tag_of_a_killed_saver_is_left_alone(table: lh.Table, catalog
     assert saved.index().snapshot_id == 2
 
 
-def _save(warehouse: str, worker: int, count: int) -> None:
-    catalog = lh.connect(warehouse=warehouse)
+def _save(options: dict[str, Any], worker: int, count: int) -> None:
+    catalog = lh.connect(options)
     index = catalog.table("default.t").at(snapshot=1 + worker % 2).query().index()
     for i in range(count):
         catalog.save_training_set("shared", index.take([worker, i]), description=f"{worker}/{i}")
@@ -258,7 +264,7 @@ def _save(warehouse: str, worker: int, count: int) -> None:
 
 def test_savers_at_once_get_versions_of_their_own(table: lh.Table, catalog: lh.Catalog, warehouse: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    savers = [context.Process(target=_save, args=(str(warehouse), worker, 4)) for worker in range(3)]
+    savers = [context.Process(target=_save, args=(place.options(warehouse), worker, 4)) for worker in range(3)]
     for saver in savers:
         saver.start()
     for saver in savers:

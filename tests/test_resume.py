@@ -24,7 +24,10 @@ from lakehouse.errors import ResumeError
 from lakehouse.index import RowIndex
 from lakehouse.loader import Loader
 from lakehouse.testing import assert_elastic, assert_resumable
+from tests.stores.place import on_stores
 from tests.training import Maker, ids, image_index, make_index, raw_index, stored
+
+pytestmark = on_stores
 
 ROOT = Path(__file__).parent.parent
 METHODS = ("fork", "forkserver", "spawn")
@@ -35,7 +38,7 @@ def loader(index: RowIndex, workers: int = 0, method: str | None = "fork", **opt
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
+def index(store: str, tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
     return raw_index(tmp_path_factory.mktemp("resume"), 103)
 
 
@@ -50,6 +53,7 @@ def test_resume_after_every_step_on_other_topologies(index: RowIndex, shuffle: s
     assert_resumable(make, topologies=[(1, 0), (2, 0), (3, 0), (4, 0), (6, 0), (12, 0)])
 
 
+@pytest.mark.s3
 def test_resume_with_worker_processes(tmp_path: Path) -> None:
     make = Maker(image_index(tmp_path, 30), "fork", batch_size=6, decode={"image": Image()})
     assert_resumable(make, topologies=[(1, 2), (2, 1), (1, 3)], epochs=1)
@@ -93,6 +97,7 @@ def test_resume_under_every_start_method(index: RowIndex, method: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.s3
 def test_three_segments_equal_one_run(tmp_path: Path, workers: int) -> None:
     """The second resume must not start over (A1)."""
     index = raw_index(tmp_path, 1000)
@@ -408,6 +413,7 @@ def _killed(folder: Path, name: str, ranks: list[subprocess.Popen[bytes]], steps
     return [[i for _, part in step for i in part] for step in zip(*(part[:done] for part in lines), strict=True)]
 
 
+@pytest.mark.local("processes that open local files")
 def test_two_gloo_processes_killed_and_resumed_as_one_and_as_two(tmp_path: Path) -> None:
     """Two ranks, killed; one, killed in the next epoch; two again, with worker processes of their own, to the end."""
     expected_loader = loader(raw_index(tmp_path / "expected", 96), batch_size=8, seed=3)

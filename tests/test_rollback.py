@@ -13,6 +13,11 @@ from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
 import lakehouse as lh
+from tests.stores import place
+from tests.stores.place import on_stores
+
+pytestmark = on_stores
+
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.int32()), ("frame", pa.large_binary())])
 Held = list[tuple[int, int, bytes]]
@@ -113,6 +118,7 @@ def test_writing_goes_on_where_ids_were_never_used(table: lh.Table) -> None:
     assert held(table.latest()) == held(table.at(snapshot=2))
 
 
+@pytest.mark.s3
 def test_tags_and_saved_indexes_stay(table: lh.Table, catalog: lh.Catalog, tmp_path: Path) -> None:
     table.tag("v4", snapshot=4)
     table.tag("v5")
@@ -139,21 +145,22 @@ def test_by_tag_and_time(table: lh.Table) -> None:
     assert held(table.latest()) == held(table.at(snapshot=5))
 
 
+@pytest.mark.s3
 def test_to_a_tag_whose_snapshot_has_expired(table: lh.Table) -> None:
     expected = held(table.at(snapshot=2))
     table.tag("two", snapshot=2)
     for number in (1, 2):
-        (Path(str(table.paimon.table_path)) / "snapshot" / f"snapshot-{number}").unlink()
+        (place.path(table.paimon.table_path) / "snapshot" / f"snapshot-{number}").unlink()
     assert table.rollback(tag="two").snapshot_id == 6
     assert held(table.latest()) == expected == held(table.at(tag="two"))
 
 
 def test_a_dry_run_does_nothing(table: lh.Table) -> None:
-    before = sorted(str(path) for path in Path(str(table.paimon.table_path)).rglob("*"))
+    before = sorted(str(path) for path in place.path(table.paimon.table_path).rglob("*"))
     done = table.rollback(snapshot=3, dry_run=True)
     assert (done.snapshot_id, done.target, done.undone) == (None, 3, (4, 5))
     assert (done.rows, done.rows_before) == (7, table.latest().count_rows())
-    assert sorted(str(path) for path in Path(str(table.paimon.table_path)).rglob("*")) == before
+    assert sorted(str(path) for path in place.path(table.paimon.table_path).rglob("*")) == before
 
 
 def test_to_the_latest_is_nothing_to_do(table: lh.Table) -> None:
@@ -206,6 +213,7 @@ def test_a_column_added_without_a_commit_since(table: lh.Table, catalog: lh.Cata
     assert table.latest().schema.names == [*SCHEMA.names, "score"]
 
 
+@pytest.mark.s3
 def test_widened_columns_read_as_before(table: lh.Table, catalog: lh.Catalog) -> None:
     expected = held(table.at(snapshot=2))
     alter(catalog, SchemaChange.update_column_type("v", AtomicType("BIGINT")))
@@ -228,10 +236,10 @@ def test_a_schema_that_would_show_other_values_is_refused_before_anything(
     table: lh.Table, catalog: lh.Catalog, change: Any, said: str
 ) -> None:
     alter(catalog, change)
-    before = {path: path.stat().st_mtime_ns for path in Path(str(table.paimon.table_path)).rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in place.path(table.paimon.table_path).rglob("*")}
     with pytest.raises(lh.SchemaError, match=f"can't go back to snapshot 2: since then {said}"):
         table.rollback(snapshot=2)
-    assert {path: path.stat().st_mtime_ns for path in Path(str(table.paimon.table_path)).rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in place.path(table.paimon.table_path).rglob("*")} == before
 
 
 def test_a_column_dropped_and_added_again_is_another_one(table: lh.Table, catalog: lh.Catalog) -> None:
@@ -274,15 +282,15 @@ def test_an_index_of_a_number_given_out_again_is_noticed(catalog: lh.Catalog, tm
         lh.RowIndex.load(tmp_path / "train.idx", catalog)
 
 
-def _append(warehouse: str, start: int, count: int) -> None:
-    table = lh.connect(warehouse=warehouse).table("default.t")
+def _append(options: dict[str, Any], start: int, count: int) -> None:
+    table = lh.connect(options).table("default.t")
     for i in range(start, start + count):
         table.append(rows(i))
 
 
 def test_writers_beside_a_rollback_lose_nothing(table: lh.Table, warehouse: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_append, args=(str(warehouse), 100 * n, 10)) for n in (1, 2)]
+    writers = [context.Process(target=_append, args=(place.options(warehouse), 100 * n, 10)) for n in (1, 2)]
     for writer in writers:
         writer.start()
     done = [table.rollback(snapshot=2) for _ in range(5)]

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 import lakehouse as lh
 from lakehouse.history.counts import Change, FileChange, counted
+from tests.stores import place
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("a", pa.large_binary()), ("b", pa.large_binary())])
 
@@ -48,7 +52,7 @@ def row_ids(table: lh.Table, number: int) -> set[int]:
 @pytest.fixture
 def table(warehouse: Path) -> lh.Table:
     """Snapshots of this package and of the engine's own API."""
-    table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA, partition_by=["p"])
+    table = connect(warehouse).create_table("default.t", SCHEMA, partition_by=["p"])
     table.append(rows(*range(10)))
     write(table, *range(10, 16))
     update(table, lambda u: u.delete_by_row_id([0, 1, 11]))
@@ -62,6 +66,7 @@ def table(warehouse: Path) -> lh.Table:
     return table
 
 
+@pytest.mark.s3
 def test_counts_are_those_of_the_rows(table: lh.Table) -> None:
     infos = table.snapshots()
     assert [info.id for info in infos] == list(range(1, 9))
@@ -77,7 +82,7 @@ def test_who_did_what(table: lh.Table) -> None:
     assert [info.operation for info in infos] == ["append", *[None] * 5, "append", None]
     assert [info.commit_id for info in infos if info.commit_id and not info.commit_id.startswith("auto-")] == ["mine"]
     assert [info.kind for info in infos][:2] == ["APPEND", "APPEND"]
-    folder = Path(str(table.paimon.table_path))
+    folder = place.path(table.paimon.table_path)
     files = [path for path in folder.rglob("data-*") if "snapshot" not in str(path)]
     first = infos[0].bytes_added
     assert first is not None
@@ -85,9 +90,10 @@ def test_who_did_what(table: lh.Table) -> None:
     assert infos[1].bytes_added is None
 
 
+@pytest.mark.s3
 def test_what_has_expired_is_not_guessed(table: lh.Table) -> None:
     exact = table.snapshots()
-    folder = Path(str(table.paimon.table_path)) / "snapshot"
+    folder = place.path(table.paimon.table_path) / "snapshot"
     for number in (1, 2, 3):
         (folder / f"snapshot-{number}").unlink()
     left = table.snapshots()

@@ -22,6 +22,11 @@ import pytest
 
 import lakehouse as lh
 from lakehouse.write import writer as write_module
+from tests.stores import place
+from tests.stores.place import connect, on_stores
+
+pytestmark = on_stores
+
 
 UTC = timezone.utc
 ROOT = Path(__file__).parent.parent
@@ -71,7 +76,12 @@ def forked(work, *arguments):
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Run Python code in a process of its own, with ``lh``, ``pa``, ``forked`` and the arguments as ``ARGS``."""
     return subprocess.Popen(
-        [sys.executable, "-c", HEAD + textwrap.dedent(script), json.dumps([str(item) for item in arguments])],
+        [
+            sys.executable,
+            "-c",
+            HEAD + textwrap.dedent(script),
+            json.dumps([item if isinstance(item, dict) else str(item) for item in arguments]),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,6 +169,7 @@ def test_both_zeros_are_one_number(catalog: lh.Catalog) -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 300, "图" * 90])
+@pytest.mark.local("what names of folders may be")
 def test_a_partition_value_too_long_for_a_folder_is_refused(table: lh.Table, warehouse: Path, value: str) -> None:
     with pytest.raises(lh.SchemaError, match="too long for a folder's name"):
         table.append([row(1), {"id": 2, "p": value, "frame": b"x"}])
@@ -188,7 +199,7 @@ def test_partitions_are_the_same_in_every_time_zone(warehouse: Path) -> None:
             from daft import col, lit
 
             schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in KINDS.items()), ("blob", pa.large_binary())])
-            table = lh.connect(warehouse=ARGS[0]).create_table("default.zones", schema, partition_by=list(KINDS), exist_ok=True)
+            table = lh.connect(ARGS[0]).create_table("default.zones", schema, partition_by=list(KINDS), exist_ok=True)
             values = {name: value for name, (_, value) in KINDS.items()}
             table.append([{"id": 1, "blob": b"x", **values}, {"id": 2}])
             rows = table.latest().query().select(*KINDS).where("id = 1").arrow().to_pylist()
@@ -203,15 +214,23 @@ def test_partitions_are_the_same_in_every_time_zone(warehouse: Path) -> None:
             _, code = os.waitpid(forked(work, zone), 0)
             assert code == 0, zone
     """
-    assert run(script, warehouse, "Asia/Shanghai", "UTC", "America/New_York").split() == ["CST", "1", "UTC", "2", "EST", "3"]
+    assert run(script, place.options(warehouse), "Asia/Shanghai", "UTC", "America/New_York").split() == [
+        "CST",
+        "1",
+        "UTC",
+        "2",
+        "EST",
+        "3",
+    ]
     assert len([path for path in warehouse.rglob("bucket-0") if path.is_dir()]) == 2
 
 
+@pytest.mark.local("limits of the operating system")
 def test_more_partitions_than_files_may_be_open(warehouse: Path) -> None:
     """700 partitions of two BLOB columns, their rows interleaved, 160 files at most."""
     script = """
         import resource
-        table = lh.connect(warehouse=ARGS[0]).create_table(
+        table = lh.connect(ARGS[0]).create_table(
             "default.many", pa.schema([("id", pa.int64()), ("p", pa.string()), ("a", pa.large_binary()), ("b", pa.large_binary())]),
             partition_by=["p"])
         resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
@@ -221,8 +240,8 @@ def test_more_partitions_than_files_may_be_open(warehouse: Path) -> None:
         commit = table.append(rows())
         print(commit.rows)
     """
-    assert int(run(script, warehouse)) == 1400
-    table = lh.connect(warehouse=str(warehouse)).table("default.many")
+    assert int(run(script, place.options(warehouse))) == 1400
+    table = connect(warehouse).table("default.many")
     assert len(table.snapshots()) == 1
     snapshot = table.latest()
     assert snapshot.query().explain().partitions == 700
@@ -258,6 +277,7 @@ def test_how_many_partitions_may_be_open() -> None:
 # --- counts ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.s3
 def test_counts_are_of_rows(table: lh.Table) -> None:
     for start_id, n in ((0, 7), (7, 1), (8, 12)):
         assert table.append([row(i) for i in range(start_id, start_id + n)]).rows == n
@@ -268,6 +288,7 @@ def test_counts_are_of_rows(table: lh.Table) -> None:
     assert snapshot.query().where("p = 'p1'").count_rows() == 4
 
 
+@pytest.mark.s3
 def test_the_bytes_of_a_commit_are_those_of_its_files(table: lh.Table, warehouse: Path) -> None:
     commit = table.append([row(i) for i in range(50)])
     assert commit.bytes == sum(path.stat().st_size for path in data_files(warehouse))
@@ -285,20 +306,19 @@ def test_large_files_are_copied_as_streams(warehouse: Path, tmp_path: Path) -> N
         file.write(b"!")
     script = """
         import resource
-        table = lh.connect(warehouse=ARGS[0]).create_table("default.t", lh.Schema({"id": pa.int64(), "video": lh.Blob()}))
+        table = lh.connect(ARGS[0]).create_table("default.t", lh.Schema({"id": pa.int64(), "video": lh.Blob()}))
         table.append([{"id": 0, "video": b"warm"}])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         table.append([{"id": i, "video": lh.BlobRef(ARGS[1])} for i in range(1, 4)])
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """
-    assert int(run(script, warehouse, source)) < 50_000  # KiB
-    refs = lh.connect(warehouse=str(warehouse)).table("default.t").latest().query().index().blobs("video")
+    assert int(run(script, place.options(warehouse), source)) < 50_000  # KiB
+    table = connect(warehouse).table("default.t")
+    refs = table.latest().query().index().blobs("video")
     assert sorted(refs.lengths.tolist()) == [4, *[100_000_000] * 3]
     ref = refs[3]
     assert ref is not None
-    with open(ref.uri, "rb") as file:
-        file.seek(ref.offset + 99_999_998)
-        assert file.read(2) == b"\0!"
+    assert lh.BlobRef(ref.uri, ref.offset + 99_999_998, 2).read(table) == b"\0!"
 
 
 # --- what goes wrong in the middle -------------------------------------------------------------------------------------------
@@ -336,6 +356,7 @@ def test_an_error_of_the_iterator_leaves_nothing(
     assert ids(table) == list(range(11))
 
 
+@pytest.mark.s3
 def test_bad_rows_after_good_ones_leave_nothing(table: lh.Table, warehouse: Path, tmp_path: Path) -> None:
     for bad in ({"id": "text"}, {"nope": 1}, {"frame": lh.BlobRef(str(tmp_path / "gone"))}):
         with pytest.raises((lh.SchemaError, lh.FetchError)):
@@ -373,12 +394,13 @@ def test_an_error_while_publishing(
     assert table.append([row(2)]).rows == 1
 
 
+@pytest.mark.local("kills it before a commit on S3 is made; those are in test_s3_commits.py")
 def test_a_killed_append_leaves_a_readable_table(warehouse: Path) -> None:
     """Killed at many moments: what was committed is all there, nothing else is, and the next append works."""
     script = """
         import random
 
-        table = lh.connect(warehouse=ARGS[0]).create_table("default.t", pa.schema(
+        table = lh.connect(ARGS[0]).create_table("default.t", pa.schema(
             [("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_binary())]), partition_by=["p"])
 
         def work(start):
@@ -398,7 +420,7 @@ def test_a_killed_append_leaves_a_readable_table(warehouse: Path) -> None:
     """
     committed: list[int] = []
     killed = 0
-    for line in run(script, warehouse).splitlines():
+    for line in run(script, place.options(warehouse)).splitlines():
         if not line.startswith("state "):
             committed.append(int(line))
             continue
@@ -412,7 +434,7 @@ def test_a_killed_append_leaves_a_readable_table(warehouse: Path) -> None:
         committed = blocks
     assert killed >= 10
     assert len(committed) >= 3
-    table = lh.connect(warehouse=str(warehouse)).table("default.t")
+    table = connect(warehouse).table("default.t")
     table.append([{"id": -1, "p": "p0", "frame": b"last"}])
     assert ids(table) == [-1, *(i for first in committed for i in range(first, first + 40))]
     frames = table.latest().query().where("id >= 0").arrow(blobs="bytes").to_pylist()
@@ -422,7 +444,7 @@ def test_a_killed_append_leaves_a_readable_table(warehouse: Path) -> None:
 def test_ctrl_c_in_the_middle_of_an_append(warehouse: Path) -> None:
     script = """
         import itertools
-        table = lh.connect(warehouse=ARGS[0]).create_table("default.t", pa.schema(
+        table = lh.connect(ARGS[0]).create_table("default.t", pa.schema(
             [("id", pa.int64()), ("frame", pa.large_binary())]))
         table.append([{"id": 0, "frame": b"first"}])
         def rows():
@@ -435,13 +457,13 @@ def test_ctrl_c_in_the_middle_of_an_append(warehouse: Path) -> None:
         except KeyboardInterrupt:
             print("stopped")
     """
-    process = start(script, warehouse)
+    process = start(script, place.options(warehouse))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "stopped\n"), errors
-    assert ids(lh.connect(warehouse=str(warehouse)).table("default.t")) == [0]
+    assert ids(connect(warehouse).table("default.t")) == [0]
     assert len(data_files(warehouse)) == 2
 
 
@@ -451,7 +473,7 @@ def test_ctrl_c_in_the_middle_of_an_append(warehouse: Path) -> None:
 def test_no_commit_of_concurrent_writers_is_lost(warehouse: Path) -> None:
     script = """
         def work(first):
-            table = lh.connect(warehouse=ARGS[0]).create_table("default.t", pa.schema(
+            table = lh.connect(ARGS[0]).create_table("default.t", pa.schema(
                 [("id", pa.int64()), ("frame", pa.large_binary())]), exist_ok=True)
             print(json.dumps([table.append([{"id": first + i, "frame": b"%d" % i}]).snapshot_id for i in range(25)]), flush=True)
 
@@ -459,12 +481,12 @@ def test_no_commit_of_concurrent_writers_is_lost(warehouse: Path) -> None:
         assert [os.waitpid(pid, 0)[1] for pid in writers] == [0] * 4
     """
     reported: list[int] = []
-    for line in run(script, warehouse).splitlines():
+    for line in run(script, place.options(warehouse)).splitlines():
         numbers = json.loads(line)
         assert numbers == sorted(numbers)
         reported += numbers
     assert sorted(reported) == list(range(1, 101))
-    table = lh.connect(warehouse=str(warehouse)).table("default.t")
+    table = connect(warehouse).table("default.t")
     assert [info.id for info in table.snapshots()] == list(range(1, 101))
     assert len({info.commit_id for info in table.snapshots()}) == 100
     assert ids(table) == list(range(100))
@@ -475,6 +497,7 @@ def test_no_commit_of_concurrent_writers_is_lost(warehouse: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["bucket-0", "manifest", "snapshot"])
+@pytest.mark.local("a file in the place of a folder")
 def test_a_folder_that_can_not_be_made(catalog: lh.Catalog, warehouse: Path, folder: str) -> None:
     """A file where a folder must go: what a read-only folder does, for root too."""
     table = catalog.create_table("default.plain", SCHEMA)
@@ -492,12 +515,13 @@ def test_a_folder_that_can_not_be_made(catalog: lh.Catalog, warehouse: Path, fol
     assert ids(table) == [1]
 
 
+@pytest.mark.local("limits of the operating system")
 def test_a_full_disk(warehouse: Path) -> None:
     """No file may grow beyond 64 KiB, as on a disk that is full: nothing stays of a failed append."""
     script = """
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        table = lh.connect(warehouse=ARGS[0]).create_table("default.t", pa.schema(
+        table = lh.connect(ARGS[0]).create_table("default.t", pa.schema(
             [("id", pa.int64()), ("text", pa.binary()), ("frame", pa.large_binary())]))
         table.append([{"id": 0, "text": b"t", "frame": b"f"}])
         resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, 65_536))
@@ -508,8 +532,8 @@ def test_a_full_disk(warehouse: Path) -> None:
                 print(type(error).__name__, "File too large" in str(error))
         print(table.append([{"id": 3}]).snapshot_id)
     """
-    assert run(script, warehouse).splitlines() == ["CommitError True", "CommitError True", "2"]
-    assert ids(lh.connect(warehouse=str(warehouse)).table("default.t")) == [0, 3]
+    assert run(script, place.options(warehouse)).splitlines() == ["CommitError True", "CommitError True", "2"]
+    assert ids(connect(warehouse).table("default.t")) == [0, 3]
     assert len(data_files(warehouse)) == 4
 
 
@@ -538,9 +562,7 @@ def test_an_append_after_another_process_added_a_column(catalog: lh.Catalog, war
     from pypaimon.schema.schema_change import SchemaChange
 
     table.append([row(0)])
-    lh.connect(warehouse=str(warehouse)).paimon.alter_table(
-        "default.t", [SchemaChange.add_column("score", AtomicType("DOUBLE"))], False
-    )
+    connect(warehouse).paimon.alter_table("default.t", [SchemaChange.add_column("score", AtomicType("DOUBLE"))], False)
     assert table.append([{**row(1), "score": 0.5}]).snapshot_id == 2
     assert table.latest().arrow().sort_by("id").column("score").to_pylist() == [None, 0.5]
 

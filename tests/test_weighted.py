@@ -28,7 +28,10 @@ from lakehouse.mixture import Mixture, Weighted
 from lakehouse.mixture.ends import Ends, WeightedOrder, rows_of
 from lakehouse.mixture.weighted import _integers
 from lakehouse.order import Order, Shuffle
+from tests.stores.place import on_stores
 from tests.training import ids, make_index
+
+pytestmark = on_stores
 
 
 def order_of(weights: Any, n: int, shuffle: Shuffle = "blocks", seed: int = 5) -> WeightedOrder:

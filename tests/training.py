@@ -20,6 +20,7 @@ from lakehouse.dataset import Dataset
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, Source
 from lakehouse.loader import Loader
+from tests.stores import place
 
 # Worker processes under forkserver then need not import torch each.
 multiprocessing.get_context("forkserver").set_forkserver_preload(["lakehouse.loader"])
@@ -29,21 +30,19 @@ MAGIC = struct.pack("<I", 1481511375)
 
 def write_blobs(path: Path, values: Sequence[bytes | None]) -> BlobRefs:
     """A ``.blob`` file of these values, each as ``magic, payload, length, crc32``; None: null."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     offsets, lengths = [], []
-    at = 0
-    with path.open("wb") as file:
-        for value in values:
-            if value is None:
-                offsets.append(0)
-                lengths.append(0)
-                continue
-            body = MAGIC + value + struct.pack("<Q", len(value) + 16)
-            offsets.append(at + 4)
-            lengths.append(len(value))
-            at += file.write(body + struct.pack("<I", zlib.crc32(body)))
+    out = bytearray()
+    for value in values:
+        if value is None:
+            offsets.append(0)
+            lengths.append(0)
+            continue
+        body = MAGIC + value + struct.pack("<Q", len(value) + 16)
+        offsets.append(len(out) + 4)
+        lengths.append(len(value))
+        out += body + struct.pack("<I", zlib.crc32(body))
     ids = np.array([-1 if value is None else 0 for value in values], np.int32)
-    return BlobRefs((str(path),), ids, np.array(offsets, np.int64), np.array(lengths, np.int64))
+    return BlobRefs((place.write(path, bytes(out)),), ids, np.array(offsets, np.int64), np.array(lengths, np.int64))
 
 
 def make_index(
@@ -59,7 +58,7 @@ def make_index(
     fields = [pa.field(name, array.type) for name, array in columns.items()]
     fields += [pa.field(name, pa.large_binary()) for name in refs]
     n = len(next(iter([*columns.values(), *refs.values()])))
-    source = Source(table, "00000000-0000-0000-0000-000000000001", 3, str(folder))
+    source = Source(table, "00000000-0000-0000-0000-000000000001", 3, place.location(folder), store=place.reader())
     return RowIndex(source, pa.schema(fields), np.arange(n) + 1000, columns, refs)
 
 

@@ -361,7 +361,7 @@ class RowIndex:
         Args:
             df: a frame whose File columns come from `Snapshot.daft`, perhaps joined, filtered or enriched by UDFs.
             table: the Table or Snapshot whose ``blob_roots`` apply. None: references are read only from folders of Paimon
-                tables.
+                tables on local disks; a frame of a table on a store needs its table, whose catalog has the keys.
 
         Raises:
             SchemaError: a frame without columns, or of a type that an index can't hold.

@@ -76,4 +76,4 @@ def _table_folder(uri: str) -> str:
     for parent in path.parents:
         if (parent / "schema" / "schema-0").is_file():
             return str(parent)
-    raise NotFoundError(f"from_daft(): {uri} lies in no Paimon table's folder; pass table= so that its blob_roots apply")
+    raise NotFoundError(f"from_daft(): {uri} lies in no Paimon table's local folder; pass table=, whose keys apply")

@@ -8,7 +8,7 @@ from pypaimon.common.options import Options
 from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
 
 from lakehouse.upstream_store import S3FileIO
-from tests.stores.fixtures import lake_on
+from tests.stores.fixtures import Lake, lake_on
 from tests.stores.proxy import Proxy
 
 
@@ -32,6 +32,16 @@ def outcomes(kind: type[PyArrowFileIO], proxy: Proxy) -> list[bool]:
     for thread in threads:
         thread.join()
     return sorted(won)
+
+
+def test_files_below_a_hash_or_question_mark_are_not_found_again(s3_lake: Lake) -> None:
+    """What follows one in a path is dropped, by some calls and not by all."""
+    upstream, ours = (kind(s3_lake.warehouse, Options(dict(s3_lake.options))) for kind in (PyArrowFileIO, S3FileIO))
+    for name in ("a#b", "a?b=c"):
+        path = f"{s3_lake.warehouse}/{name}/file"
+        assert upstream.to_filesystem_path(path) == f"{s3_lake.warehouse.removeprefix('s3://')}/a"
+        ours.write_file(path, name)
+        assert ours.read_file_utf8(path) == name
 
 
 def test_two_writers_are_both_told_that_they_were_first(s3_proxy: Proxy) -> None:
