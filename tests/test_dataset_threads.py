@@ -106,7 +106,7 @@ def open_files() -> list[str]:
     return [target for target in found if not target.startswith("socket:")]
 
 
-@pytest.mark.s3
+@pytest.mark.local("the threads of a store's fetcher live as long as it does")
 def test_fifty_broken_off_epochs_leak_nothing(tmp_path: Path) -> None:
     ds = one(image_index(tmp_path, 64), decode={"image": Image()}, shuffle="rows", threads=3)
     opened = []
