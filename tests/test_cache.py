@@ -165,6 +165,7 @@ def test_errors_are_not_kept(tmp_path: Path) -> None:
 # --- the folder ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.local("a warehouse in a folder")
 @pytest.mark.parametrize("where", ["lake/cache", "lake", "lake/default.db/frames/cache", "."])
 def test_refuses_a_folder_in_the_warehouse_or_around_it(tmp_path: Path, where: str) -> None:
     index = frames(tmp_path / "lake", 3).latest().query().index()

@@ -196,6 +196,7 @@ def test_a_partition_whose_name_is_the_secret(warehouse: Path) -> None:
     assert 100 not in {found["id"] for found in held(table.latest())}
 
 
+@pytest.mark.local("object stores have no empty folders")
 @pytest.mark.parametrize("value", [NAME, None, "", "a/b"])
 def test_a_folder_that_was_emptied_before(warehouse: Path, value: str | None) -> None:
     """Its rows were deleted, merged away and expired; its name still held their value."""
