@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from lakehouse.dataset import Dataset
@@ -202,6 +203,29 @@ def test_finished_steps_count_until_they_are_taken(tmp_path: Path) -> None:
             time.sleep(0.01)
             # Images: once decoded a step holds less, so that up to two more of them fit.
             assert taken < len(fetcher.calls) <= taken + 4 + 2 * (column == "image")
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"x": x}, lambda x: (x, "b"), lambda x: [{"x": x}]])
+def test_what_a_transform_makes_counts_wherever_it_lies(tmp_path: Path, wrap: Any) -> None:
+    made: list[int] = []
+
+    def grown(batch: Any, _: Any) -> Any:
+        made.append(1)
+        return wrap(torch.zeros(1 << 20, dtype=torch.uint8))
+
+    index = make_index(tmp_path, {"id": list(range(200))}, {"data": [bytes(1000)] * 200})
+    batches = iter(one(index, transform=grown, threads=2, prefetch_bytes=1 << 20))
+    for taken in range(1, 20):
+        next(batches)
+        time.sleep(0.01)
+        if taken > 8:  # how large they are is seen only once some are there
+            assert len(made) <= taken + 1
+
+
+def test_a_sparse_batch_is_handed_over(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"id": list(range(8))}, {"data": [bytes(10)] * 8})
+    for batch in one(index, transform=lambda batch, _: torch.eye(len(batch["id"])).to_sparse()):
+        assert batch.to_dense().trace() == 4
 
 
 def test_steps_of_unknown_size_go_one_at_a_time_until_it_is_known(tmp_path: Path) -> None:

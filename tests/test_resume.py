@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from lakehouse.dataset import Dataset
 from lakehouse.decode import Image
-from lakehouse.errors import ResumeError
+from lakehouse.errors import ConfigError, ResumeError
 from lakehouse.index import RowIndex
 from lakehouse.loader import Loader
 from lakehouse.testing import assert_elastic, assert_resumable
@@ -473,3 +473,26 @@ def test_assert_elastic_finds_other_orders_shuffles_and_steps(index: RowIndex) -
         assert_elastic(Maker(index, batch_size=7), worlds=(1, 2))
     with pytest.raises(AssertionError, match="nothing to test"):
         assert_resumable(Maker(index.take(range(3)), batch_size=12))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_last_epoch_is_refused_where_it_is_given(tmp_path: Path, workers: int) -> None:
+    index = raw_index(tmp_path, 16)
+    ds = Dataset(index, batch_size=8, rank=0, world=1)
+    loader = Loader(ds, workers=workers, start_method="fork")
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2**62, "position": 8})
+    assert len(list(loader)) == 1
+    assert len(list(loader)) == 2  # counted on
+    for epoch in (2**62 + 1, 2**63, 2**64):
+        with pytest.raises(ResumeError, match="'epoch' is at most"):
+            loader.load_state_dict({**loader.state_dict(), "epoch": epoch})
+        with pytest.raises(ResumeError, match="'epoch' is at most"):
+            ds.load_state_dict({**ds.state_dict(), "epoch": epoch})
+        with pytest.raises(ConfigError, match="epoch must be"):
+            ds.set_epoch(epoch)
+
+
+def test_a_step_outside_the_epoch_is_refused_where_it_is_loaded(tmp_path: Path) -> None:
+    ds = Dataset(raw_index(tmp_path, 16), batch_size=8, rank=0, world=1)
+    with pytest.raises(ResumeError, match="saved at step 3, an epoch of this data set has 2"):
+        ds.load_state_dict({**ds.state_dict(), "step": 3})

@@ -23,7 +23,7 @@ from lakehouse.dataset.memory import Place
 from lakehouse.dataset.orphan import end_with_trainer
 from lakehouse.dataset.pipeline import Pipeline, Stop
 from lakehouse.dataset.selection import Index, Opened, Selection
-from lakehouse.dataset.state import Identity, Start
+from lakehouse.dataset.state import LAST_EPOCH, Identity, Start
 from lakehouse.dataset.steps import OnError, Recipe, Rows, Step, Transform
 from lakehouse.errors import ConfigError, ResumeError
 from lakehouse.fetch import Fetcher
@@ -195,9 +195,9 @@ class Dataset(IterableDataset[Any]):
         Call it between epochs. Setting the epoch that a loaded state is in keeps the state's position.
 
         Raises:
-            ConfigError: no whole number of at least 0.
+            ConfigError: no whole number from 0 to 2**62.
         """
-        epoch = options.whole_number("epoch", epoch, least=0)
+        epoch = options.whole_number("epoch", epoch, least=0, most=LAST_EPOCH)
         if self._pending is not None and self._pending[0] != epoch:
             self._pending = None
         self._start.write(epoch, 0)
@@ -358,6 +358,8 @@ class Dataset(IterableDataset[Any]):
                 f"the state was saved with (batch size, rank, world) = {tuple(shard)}, this data set has {tuple(current)}: "
                 "use the same, or lakehouse.Loader, whose states fit others"
             )
+        if step > len(self):
+            raise ResumeError(f"the state was saved at step {step}, an epoch of this data set has {len(self)}")
         self._pending = (epoch, step, worker, workers)
         if get_worker_info() is None:
             self._start.write(epoch, 0)

@@ -14,6 +14,7 @@ and go back and forth. They are files without a name (``memfd_create``): a kille
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -201,10 +202,9 @@ class Arrived:
         segment, self._segment = self._segment, None
         if segment is None:
             raise LakehouseError("a batch was unpacked twice")
-        lease = segment[:-1]
+        lease = segment[: math.prod(self._shape) * self._dtype.itemsize]  # and not its slack, which torch.save would save
         _borrowed[id(lease)] = weakref.ref(lease, _releaser(id(lease), segment)), segment
-        size_bytes = int(np.prod(self._shape, dtype=np.int64)) * self._dtype.itemsize
-        return torch.from_numpy(lease)[:size_bytes].view(self._dtype).view(tuple(self._shape))
+        return torch.from_numpy(lease).view(self._dtype).view(tuple(self._shape))
 
     def pin_memory(self) -> torch.Tensor:
         """A copy in page-locked memory; called by torch's own thread for it."""

@@ -11,6 +11,7 @@ import torch
 from lakehouse.errors import ResumeError
 
 FORMAT = 1
+LAST_EPOCH = 2**62  # worker processes read it as an int64, and it is counted on from
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Identity:
                 "install the version that wrote it, or a later one"
             )
         numbers = tuple(_natural(state, name) for name in names)
+        epoch = numbers[names.index("epoch")]
+        if epoch > LAST_EPOCH:
+            raise ResumeError(f"the state's 'epoch' is at most 2**62, got {epoch}")
         seed = _natural(state, "seed")
         index, order = (_text(state, name) for name in ("index", "order"))
         if index != self.index:

@@ -261,9 +261,12 @@ class Step:
         return column.refs[int(self.rows.rows[i])] if isinstance(column, BlobColumn) else None
 
 
-def _tensor_bytes(batch: Any) -> int:
-    values = batch.values() if isinstance(batch, dict) else (batch,)
-    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.nbytes if value.layout == torch.strided else 0  # sparse ones do not say
+    if isinstance(value, (dict, list, tuple)):
+        return sum(map(_tensor_bytes, value.values() if isinstance(value, dict) else value))
+    return 0
 
 
 def _pinned(value: Any) -> Any:

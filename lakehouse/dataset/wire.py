@@ -3,13 +3,16 @@
 torch passes each tensor as a handle to shared memory: one open file and a new mapping per tensor, and lists of bytes go
 through a pipe. A batch of 256 ragged images would need 256 open files, and raw bytes would be copied four times. So lists of
 bytes and lists of tensors are packed into one tensor each, and taken apart again on arrival. Large tensors are lent (see
-`segments`), small ones travel as bytes.
+`segments`), small ones travel as bytes; inside of data classes, named tuples and nested lists too.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
+import pickle
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +21,9 @@ import torch
 from lakehouse.dataset import segments
 from lakehouse.dataset.memory import Memory
 from lakehouse.dataset.segments import Arrived, Loan
+from lakehouse.errors import LakehouseError, cause_line
+
+_SIMPLE = frozenset({type(None), bool, int, float, complex, str, bytes})  # what can always be pickled
 
 
 @dataclass(frozen=True)
@@ -79,16 +85,65 @@ class PackedTensors:
         return PackedTensors(_tensor(self.data).pin_memory(), self.shapes)
 
 
+class Foreign:
+    """Any other value. Pickled at once: what the queue's own thread can't pickle it drops, and the trainer waits for good.
+
+    Raises:
+        LakehouseError: it can't be pickled.
+    """
+
+    def __init__(self, value: Any, memory: Memory) -> None:
+        file = io.BytesIO()
+        try:
+            _Pickler(file, memory).dump(value)
+        except Exception as error:
+            raise LakehouseError(
+                f"a worker process can't hand over a value of type {type(value).__qualname__}: {cause_line(error)}. "
+                "What decoders and transforms return must be picklable there; workers=0 takes anything"
+            ) from error
+        self._data = file.getvalue()
+
+    def unpack(self) -> Any:
+        """The value again, where it did not travel."""
+        return pickle.loads(self._data)  # noqa: S301 - of this very process
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
+class _Pickler(ForkingPickler):
+    """Lends the tensors in what it pickles."""
+
+    def __init__(self, file: io.BytesIO, memory: Memory) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._memory = memory
+
+    def reducer_override(self, value: Any) -> Any:
+        """As pickle asks: how this object is made again."""
+        if isinstance(value, torch.Tensor) and value.is_quantized:
+            return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # torch's hand-over between processes loses the scale
+        packed = _pack_tensor(value, self._memory) if _is_plain(value) else value
+        return NotImplemented if packed is value else (_tensor, (packed,))
+
+
 def pack(batch: Any, memory: Memory) -> Any:
-    """A batch ready to travel; what is neither tensor nor list, in dicts and tuples, goes as it is."""
+    """A batch ready to travel.
+
+    Raises:
+        LakehouseError: a value that can't be pickled.
+    """
     kind = type(batch)
-    if kind is dict:
+    if kind is dict and all(type(name) in _SIMPLE for name in batch):
         return {name: pack(value, memory) for name, value in batch.items()}
     if kind is tuple:
         return tuple(pack(value, memory) for value in batch)
     if kind is list:
         return _pack_list(batch, memory)
-    return _pack_tensor(batch, memory) if _is_plain(batch) else batch
+    if _is_plain(batch):
+        return _pack_tensor(batch, memory)
+    # An array of numbers is pickled as quickly by the queue.
+    simple = kind in _SIMPLE or (kind is np.ndarray and not batch.dtype.hasobject)
+    return batch if simple else Foreign(batch, memory)
 
 
 def unpack(batch: Any) -> Any:
@@ -98,7 +153,7 @@ def unpack(batch: Any) -> Any:
         return {name: unpack(value) for name, value in batch.items()}
     if kind is tuple:
         return tuple(unpack(value) for value in batch)
-    if isinstance(batch, (PackedBytes, PackedTensors)):
+    if isinstance(batch, (PackedBytes, PackedTensors, Foreign)):
         return batch.unpack()
     return _tensor(batch) if isinstance(batch, (Arrived, Small)) else batch
 
@@ -114,6 +169,7 @@ def _tensor(packed: Packed) -> torch.Tensor:
 def _pack_tensor(tensor: torch.Tensor, memory: Memory) -> Packed:
     if memory.place != "lent":
         return tensor
+    tensor = tensor.resolve_conj().resolve_neg()  # memory alone does not say that they are due
     size_bytes = tensor.numel() * tensor.element_size()
     if size_bytes >= segments.LEAST_BYTES:
         return segments.lender().lend(tensor)
@@ -140,10 +196,14 @@ def _pack_list(values: list[Any], memory: Memory) -> Any:
         data = memory.tensor((sum(value.numel() for value in present),), present[0].dtype)
         torch.cat([value.reshape(-1) for value in present], out=data)
         return PackedTensors(_pack_tensor(data, memory), shapes)
-    return values
+    return values if all(type(value) in _SIMPLE for value in present) else Foreign(values, memory)
 
 
 def _is_plain(value: Any) -> bool:
+    """Whether type, shape and memory are all that there is to it."""
     return (
-        type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided and not value.requires_grad
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.layout == torch.strided
+        and not (value.requires_grad or value.is_quantized or value.is_nested)
     )
