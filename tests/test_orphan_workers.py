@@ -33,7 +33,11 @@ if __name__ == "__main__":
         next(batches)
         workers = batches._workers
     print(*[worker.pid for worker in workers], flush=True)
-    time.sleep(600)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        del batches
+        print(sum(len(batch["id"]) for batch in (loader if sys.argv[3] == "Loader" else [])), flush=True)
 """
 
 
@@ -78,3 +82,27 @@ def test_workers_end_with_a_trainer_that_is_killed(tmp_path: Path, method: str, 
         trainer.stdout.close()
         for pid in filter(running, workers):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_loader_goes_on_after_ctrl_c_in_its_terminal(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER)
+    trainer = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), method, "Loader"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        start_new_session=True,  # a group of its own, as a terminal's
+    )
+    assert trainer.stdout is not None
+    try:
+        assert len(trainer.stdout.readline().split()) == 2
+        time.sleep(0.5)  # into its sleep
+        os.killpg(trainer.pid, signal.SIGINT)
+        assert trainer.stdout.readline() == "400\n"
+        assert trainer.wait() == 0
+    finally:
+        trainer.kill()
+        trainer.wait()
+        trainer.stdout.close()
