@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -441,3 +442,21 @@ def test_a_tag_alone_that_is_over_frees_its_files(table: lh.Table) -> None:
     table.tag("w", keep_for=timedelta(microseconds=1))
     assert table.expire(keep_last=1).tags == ("w",)
     assert ids(table.latest()) == [0, 1, 3]
+
+
+@pytest.mark.local("writes a tag's file by itself")
+def test_a_tag_that_came_too_late_is_taken_back_meanwhile(table: lh.Table) -> None:
+    """Its writer finds its snapshot gone; until it has removed the tag again, what the tag needs is missing."""
+    table.tag("late", snapshot=1)
+    file = Path(table.paimon.table_path) / "tag" / "tag-late"
+    written = file.read_bytes()
+    table.delete_tag("late")
+    table.expire(keep_last=2)
+    file.write_bytes(written)
+    taken_back = threading.Timer(0.5, file.unlink)
+    taken_back.start()
+    assert table.expire(keep_last=1).snapshots == (5,)
+    taken_back.join()
+    file.write_bytes(written)
+    with pytest.raises(lh.FetchError, match="nothing was deleted"):  # it stays: damage
+        table.expire(keep_last=1)

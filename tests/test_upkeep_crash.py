@@ -48,7 +48,9 @@ def test_killed_at_any_moment(table: lh.Table, warehouse: Path, tmp_path: Path, 
     log = tmp_path / "acknowledged"
     log.touch()
     orphans = 0
-    for kill in range(KILLS):
+    for kill in range(5 * KILLS):
+        if kill >= KILLS and orphans:  # few kills may all have come at moments that leave nothing
+            break
         first = 1000 * kill
         process = processes.Process(target=churn, args=(str(warehouse), str(log), first))
         process.start()

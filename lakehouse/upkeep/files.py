@@ -6,6 +6,7 @@ folders of partitions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ T = TypeVar("T")
 
 _READERS = 8  # concurrent manifest reads: what counts is the latency of an object store
 _ADD = 0
-_TRIES = 3
+_TRIES = 6
+_TAKEN_BACK_S = 0.1  # the first of the waits between them, each twice the one before
 
 
 class Listed(NamedTuple):
@@ -236,18 +238,20 @@ def load_roots(store: Store, manifests: Manifests, without: Collection[str] = ()
         FetchError: a root or a manifest can't be read; the text names it.
         ConfigError: see `read_roots`.
     """
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
         roots = read_roots(store, without)
         try:
             manifests.load(roots)
         except FetchError:
-            # Another process may have removed a snapshot, and then its manifests, while they were read here.
-            if set(_identities(roots)) <= set(_identities(read_roots(store, without))):
+            # Another process may have removed a snapshot, and then its manifests, while they were read here. Or a tag was
+            # written as its snapshot went: its writer sees that in a moment, and takes it back.
+            if attempt == _TRIES - 1:
                 raise
+            if set(_identities(roots)) <= set(_identities(read_roots(store, without))):
+                time.sleep(_TAKEN_BACK_S * 2**attempt)
         else:
             return roots
-    manifests.load(roots)
-    return roots
+    raise AssertionError("the last try returns or raises")
 
 
 def _identities(roots: Iterable[Root]) -> Iterator[tuple[str, tuple[str, ...]]]:
