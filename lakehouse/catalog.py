@@ -86,6 +86,10 @@ class Catalog:
                     raise ConfigError(f"{self!r}: the warehouse {self._config.warehouse} is a file, not a folder")
                 if options.get("metastore", "filesystem") == "filesystem":
                     open_it = open_local
+            if options.get("metastore") == "jdbc":
+                from lakehouse.database import open_database
+
+                open_it = open_database
         try:
             return with_oss_remedy(with_store_remedies(open_it(dict(options))))
         except ConfigError:

@@ -45,10 +45,10 @@ class LocalCatalog(FileSystemCatalog):
         named = _identifier(identifier)
         folder = local_path(self.get_table_path(named))
         if any((folder / "snapshot").glob("snapshot-*")) and not any((folder / "schema").glob("schema-*")):
-            self._remove(folder)  # half of a table that was dropped: its snapshots would be the new table's
+            remove_folder(folder)  # half of a table that was dropped: its snapshots would be the new table's
         try:
             maker = copy(self)
-            maker.file_io = _LinkingFiles(self.file_io)
+            maker.file_io = LinkingFiles(self.file_io)
             super(LocalCatalog, maker).create_table(named, schema, ignore_if_exists)
         except RuntimeError as error:
             if "creation is not allowed" not in str(error):  # upstream's words where another process was first
@@ -63,38 +63,45 @@ class LocalCatalog(FileSystemCatalog):
         if not folder.is_dir():
             super().drop_table(identifier, ignore_if_not_exists)  # which says that it is not there
             return
-        self._remove(folder)
+        remove_folder(folder)
 
     def has_remains(self, identifier: str) -> bool:
         """Whether there is a folder of this name, a table or not."""
         return local_path(self.get_table_path(_identifier(identifier))).is_dir()
 
-    def _remove(self, folder: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):  # another process was first
-            folder.rename(folder.with_name(f"{_DROPPED}{folder.name}-{uuid.uuid4().hex[:8]}"))
-            sync_files([folder.parent])
-        for dropped in folder.parent.glob(f"{_DROPPED}*"):  # and what a crash left of earlier ones
-            try:
-                shutil.rmtree(dropped)
-            except OSError as error:  # noqa: PERF203 - one folder, as a rule
-                if not dropped.exists():  # another process deleted it at the same time
-                    continue
-                raise CommitError(
-                    f"it is no table any more, but files of it are left in {dropped} ({cause_line(error)}); "
-                    "delete that folder, or drop any table of this database once it can be deleted"
-                ) from error
-
     def _folder(self, database: str) -> Path:
         return local_path(self.get_database_path(database))
 
 
-class _LinkingFiles:
+def remove_folder(folder: Path) -> None:
+    """Delete a table's folder: it is gone at once and as a whole; then its files are deleted.
+
+    Raises:
+        CommitError: some of its files are left, where nothing lists them.
+    """
+    with contextlib.suppress(FileNotFoundError):  # another process was first
+        folder.rename(folder.with_name(f"{_DROPPED}{folder.name}-{uuid.uuid4().hex[:8]}"))
+        sync_files([folder.parent])
+    for dropped in folder.parent.glob(f"{_DROPPED}*"):  # and what a crash left of earlier ones
+        try:
+            shutil.rmtree(dropped)
+        except OSError as error:  # noqa: PERF203 - one folder, as a rule
+            if not dropped.exists():  # another process deleted it at the same time
+                continue
+            raise CommitError(
+                f"it is no table any more, but files of it are left in {dropped} ({cause_line(error)}); "
+                "delete that folder, or drop any table of this database once it can be deleted"
+            ) from error
+
+
+class LinkingFiles:
     """A FileIO whose atomic writes never take the place of a file that is there."""
 
     def __init__(self, file_io: Any) -> None:
         self._file_io = file_io
 
     def try_to_write_atomic(self, path: str, content: str) -> bool:
+        """Whether the file was made here."""
         return publish_file(local_path(path), content)
 
     def __getattr__(self, name: str) -> Any:

@@ -94,6 +94,53 @@ def test_several_processes_make_tables_and_write_to_one(options: dict[str, str])
     assert [info.id for info in table.snapshots()] == list(range(1, 13))
 
 
+ROUNDS = 12
+
+
+def _meet(options: dict[str, str], worker: int, begin: Any, outcomes: Any) -> None:
+    catalog = lh.connect(**options)
+    for number in range(ROUNDS):
+        begin.wait()
+        catalog.create_table(f"d{number}.common", SCHEMA, exist_ok=True).append(rows(worker * 3))
+        begin.wait()
+        try:
+            catalog.create_table(f"d{number}.single", SCHEMA).append(rows(worker * 3))
+        except lh.ConfigError as error:
+            outcomes.put((number, str(error)))
+        else:
+            outcomes.put((number, "made"))
+
+
+def test_processes_that_make_one_database_and_table_at_the_same_moment(options: dict[str, str]) -> None:
+    context = multiprocessing.get_context("spawn")
+    begin, outcomes = context.Barrier(3), context.Queue()
+    workers = [context.Process(target=_meet, args=(options, worker, begin, outcomes)) for worker in range(3)]
+    for worker in workers:
+        worker.start()
+    found = sorted(outcomes.get(timeout=120) for _ in range(3 * ROUNDS))
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    catalog = lh.connect(**options)
+    for number in range(ROUNDS):
+        refused = f"table d{number}.single exists; pass exist_ok=True to use it, or drop_table first"
+        assert [text for round_, text in found if round_ == number] == ["made", refused, refused]
+        ids = [sorted(catalog.table(f"d{number}.{name}").latest().arrow()["id"].to_pylist()) for name in ("common", "single")]
+        assert ids[0] == list(range(9))
+        assert len(ids[1]) == 3
+
+
+def test_a_folder_that_the_database_does_not_list(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse.database._LISTED_WITHIN_S", 0.2)
+    table = lh.connect(**options).create_table("drives.t", SCHEMA)
+    table.append(rows(0))
+    other = lh.connect(**options, **{"catalog-key": "other"})
+    for exist_ok in (False, True):
+        with pytest.raises(lh.CommitError, match=r"drives.db/t holds a table that the database doesn't list"):
+            other.create_table("drives.t", SCHEMA, exist_ok=exist_ok)
+    assert table.latest().count_rows() == 3
+
+
 def test_a_locked_database_makes_nothing(options: dict[str, str], tmp_path: Path) -> None:
     catalog = lh.connect(**options)
     catalog.create_database("drives")
