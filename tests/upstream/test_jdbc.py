@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pypaimon import CatalogFactory, Schema
+from pypaimon.filesystem.local_file_io import LocalFileIO
 
 
 def opened(folder: Path) -> Any:
@@ -23,13 +25,18 @@ def schema() -> Any:
 def test_a_table_that_two_make_at_once_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = opened(tmp_path), opened(tmp_path)
     first.create_database("d", True)
-    write = second.file_io.try_to_write_atomic
+    rename = Path.rename
+    met: list[Path] = []
 
-    def meeting(path: str, content: str) -> bool:
-        first.create_table("d.t", schema(), False)  # after the second one has seen that there is none
-        return bool(write(path, content))
+    def rename_later(self: Path, target: Path) -> Path:
+        if not met:
+            met.append(self)
+            with monkeypatch.context() as other_process:  # which has a lock of its own
+                other_process.setattr(LocalFileIO, "RENAME_LOCK", threading.Lock())
+                first.create_table("d.t", schema(), False)
+        return rename(self, target)
 
-    monkeypatch.setattr(second.file_io, "try_to_write_atomic", meeting)
+    monkeypatch.setattr(Path, "rename", rename_later)
     with pytest.raises(sqlite3.IntegrityError):
         second.create_table("d.t", schema(), False)
     assert first.list_tables("d") == ["t"]
