@@ -7,6 +7,7 @@ prepared and the trainer has not taken is not part of any state.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import uuid
 import warnings
@@ -14,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -24,13 +25,12 @@ from lakehouse.dataset.badrows import Budget, Report
 from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.dealt import Dealt, Item, items
 from lakehouse.dataset.stage import stage
+from lakehouse.dataset.start_method import GUARD, StartMethod, start_method
 from lakehouse.dataset.state import Start
 from lakehouse.dataset.wire import unpack
 from lakehouse.errors import ConfigError, LakehouseError, ResumeError, cause_line
 
-StartMethod: TypeAlias = Literal["fork", "forkserver", "spawn"]
-
-_GUARD = 'a script that uses workers is imported again by each of them: put what it does under `if __name__ == "__main__":`'
+_of_parents: list[DataLoader[Any]] = []  # of processes that this one was forked from
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Loader:
         prefetch: batches that each worker process holds ready, beside those that its own threads have in flight: the data
             set's ``prefetch_bytes`` applies to each process. Without workers it alone rules.
         pin_memory: hand out page-locked tensors, where there is a GPU to copy them to.
-        start_method: "forkserver" (default where there is one), "spawn", or "fork". Fork is refused by nothing here, but
-            no client of a remote store survives it, nor does any library that runs threads. The first two need the
-            `__main__` guard.
+        start_method: "forkserver" (default where there is one), "spawn" (default elsewhere, and in processes forked from one
+            that has a fork server), or "fork". Fork is refused by nothing here, but no client of a remote store survives it,
+            nor does any library that runs threads. The first two need the `__main__` guard.
 
     Raises:
         ConfigError: a value outside what is allowed.
@@ -148,18 +148,18 @@ class Loader:
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise ConfigError(f"Loader takes a lakehouse.Dataset, got {type(dataset).__name__}")
-        known = multiprocessing.get_all_start_methods()
-        options.one_of("start_method", start_method, (None, *known))
+        options.one_of("start_method", start_method, (None, *multiprocessing.get_all_start_methods()))
         self._dataset = dataset
         self._workers = options.whole_number("workers", workers, least=0)
         self._prefetch = options.whole_number("prefetch", prefetch, least=1)
         self._pinned = options.flag("pin_memory", pin_memory) and torch.cuda.is_available()
-        self._start_method = start_method or ("forkserver" if "forkserver" in known else "spawn")
+        self._start_method = start_method
+        self._pid = os.getpid()  # whose worker processes these are: a forked child starts its own
         self._start = Start()
         self._borrower = uuid.uuid4().hex  # of worker processes' memory
         weakref.finalize(self, segments.forget, self._borrower)
         self._torch_loader: DataLoader[Any] | None = None
-        self._held: weakref.finalize[[DataLoader[Any]], Loader] | None = None
+        self._held: weakref.finalize[[DataLoader[Any], int], Loader] | None = None
         self._epoch = dataset.epoch
         self._step = 0  # steps of the epoch that the trainer has taken
         self._resumed = False  # a state was loaded and nothing taken since
@@ -231,7 +231,7 @@ class Loader:
 
     def _is_live(self) -> bool:
         live = None if self._live is None else self._live()
-        return live is not None and not live.ended
+        return live is not None and not live.ended and live.pid == os.getpid()
 
     # --- iterating -----------------------------------------------------------------------------------------------------
 
@@ -261,8 +261,10 @@ class Loader:
         return items(self._dataset.steps(self._epoch, self._step, pinned=self._pinned), lambda batch: batch)
 
     def _from_workers(self) -> Iterator[Item]:
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise LakehouseError(f"worker processes were asked for while a worker process imports this script; {_GUARD}")
+        if self._pid != os.getpid():
+            if self._held is not None:
+                self._held()
+            self._torch_loader, self._held, self._start, self._pid = None, None, Start(), os.getpid()
         self._start.write(self._epoch, self._step)
         with warnings.catch_warnings():
             # torch advises against more workers than cores; the number was the caller's choice.
@@ -276,12 +278,12 @@ class Loader:
                     prefetch_factor=self._prefetch,
                     persistent_workers=True,
                     pin_memory=self._pinned,
-                    multiprocessing_context=self._start_method,
+                    multiprocessing_context=start_method(self._start_method, self._workers),
                 )
                 # Worker processes end when torch's loader is dropped, but are waited for in vain, 5 seconds each, when the
                 # garbage collector finds it in a cycle (an exception that someone kept): its queues go first. So it is
                 # held from outside any cycle, and dropped once this loader is gone.
-                self._held = weakref.finalize(self, _let_go, self._torch_loader)
+                self._held = weakref.finalize(self, _let_go, self._torch_loader, self._pid)
             try:
                 return iter(self._torch_loader)
             except RuntimeError as error:
@@ -292,7 +294,7 @@ class Loader:
         if self._held is not None:
             self._held.detach()
         return LakehouseError(
-            f"{cause_line(error)}. If it happened at the start: {_GUARD}. Later, a worker is most often killed for its memory: "
+            f"{cause_line(error)}. If it happened at the start: {GUARD}. Later, a worker is most often killed for its memory: "
             "lower workers, prefetch or prefetch_bytes"
         )
 
@@ -341,6 +343,7 @@ class _Epoch(Iterator[Any]):
 
     def __init__(self, source: Iterator[Item], advance: Callable[[Iterator[Item]], Any], finish: Callable[[], None]) -> None:
         self.ended = False
+        self.pid = os.getpid()
         self._source: Iterator[Item] | None = source
         self._advance = advance
         self._finish = finish
@@ -348,6 +351,8 @@ class _Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if self._source is None:
             raise StopIteration
+        if self.pid != os.getpid():
+            raise LakehouseError("this iterator was started in another process; call iter() in the process that reads")
         try:
             return self._advance(self._source)
         except StopIteration:
@@ -381,8 +386,10 @@ def _tells_of_death(error: Exception) -> bool:
     return isinstance(error, (ConnectionError, EOFError, FileNotFoundError)) or "DataLoader worker" in str(error)
 
 
-def _let_go(_: DataLoader[Any]) -> None:
-    """Nothing: being this function's argument was what held it."""
+def _let_go(loader: DataLoader[Any], started_in: int) -> None:
+    """Being this function's argument was what held it; in a forked child, dropping it would end its parent's workers."""
+    if os.getpid() != started_in:
+        _of_parents.append(loader)
 
 
 def _as_is(item: Any) -> Any:
