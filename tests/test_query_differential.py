@@ -38,7 +38,7 @@ CASES_PER_TABLE = 42
 FIRST_SEED = int(os.environ.get("LAKEHOUSE_FUZZ_SEED", "0")) * CHUNKS * TABLES_PER_CHUNK
 
 # Sizes at which work is cut into pieces, made so small that small tables meet every seam.
-SEAMS = ((scan, "READ_BATCH_ROWS", 5), (query_source, "_TASK_ROWS", 11), (query_source, "_TASK_GROUPS", 2))
+SEAMS = ((scan.rows, "READ_BATCH_ROWS", 5), (query_source, "_TASK_ROWS", 11), (query_source, "_TASK_GROUPS", 2))
 
 _files: dict[str, bytes] = {}
 

@@ -8,8 +8,9 @@ from lakehouse.table.compaction import Compaction
 from lakehouse.table.evolution import Evolution
 from lakehouse.table.restore import Restore
 from lakehouse.table.snapshot import Snapshot
+from lakehouse.table.snapshot_info import SnapshotInfo
 from lakehouse.table.upkeep import Upkeep
-from lakehouse.table.versions import SnapshotInfo, Versions
+from lakehouse.table.versions import Versions
 
 __all__ = ["Commit", "Snapshot", "SnapshotInfo", "Table"]
 

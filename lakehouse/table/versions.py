@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from operator import index
 from typing import Any
@@ -12,12 +11,12 @@ from pyarrow.fs import FileType
 
 from lakehouse.errors import CommitError, ConfigError, NotFoundError, cause_line
 from lakehouse.fetch import Fetcher
-from lakehouse.history import Change, changes_of
 from lakehouse.names import checked, kept_training_set
 from lakehouse.scan import Version, snapshot_identity
 from lakehouse.table.handle import Handle
 from lakehouse.table.pinned import Reopen, at_snapshot
 from lakehouse.table.snapshot import Snapshot
+from lakehouse.table.snapshot_info import EPOCH, SnapshotInfo, change_of, info_of
 from lakehouse.upkeep import TagInfo, extras, tag_info
 from lakehouse.upstream import (
     is_served,
@@ -29,38 +28,10 @@ from lakehouse.upstream import (
     tag_of,
     write_tag,
 )
-from lakehouse.write import BYTES, COMMIT_ID, OPERATION, RESTORED, ROWS, find_commit, latest_id, latest_snapshot
+from lakehouse.write import find_commit, latest_id, latest_snapshot
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAG_PREFIX = "tag-"
 _MAIN = "main"
-_APPEND = "append"
-_COMPACT = "compact"
-
-
-@dataclass(frozen=True)
-class SnapshotInfo:
-    """One line of a table's history.
-
-    Attributes:
-        id: snapshot number.
-        time: when it was committed, in UTC.
-        kind: ``APPEND``, ``OVERWRITE``, ``COMPACT`` or ``ANALYZE``.
-        commit_id: the id its writer gave, None where another engine wrote it.
-        operation: ``append``, ``update``, ``delete``, ``overwrite``, ``compact``, ``rollback``, ...; None: by another engine.
-        rows_added: rows that were not there before; updated ones don't count. None: can't be told.
-        rows_deleted: rows that are gone. None: can't be told.
-        bytes_added: bytes of the files written; None where another engine wrote it.
-    """
-
-    id: int
-    time: datetime
-    kind: str
-    commit_id: str | None
-    operation: str | None = None
-    rows_added: int | None = None
-    rows_deleted: int | None = None
-    bytes_added: int | None = None
 
 
 class Versions(Handle):
@@ -79,7 +50,7 @@ class Versions(Handle):
         paimon = self.paimon
         found = snapshots_of(paimon.snapshot_manager())
         known = {int(snapshot.id): snapshot for snapshot in found}
-        return [_info(snapshot, _change(paimon, snapshot, known.get(int(snapshot.id) - 1))) for snapshot in found]
+        return [info_of(snapshot, change_of(paimon, snapshot, known.get(int(snapshot.id) - 1))) for snapshot in found]
 
     def find_commit(self, commit_id: str) -> SnapshotInfo | None:
         """The commit that carries an id: how to learn what became of one whose outcome was unknown.
@@ -99,7 +70,7 @@ class Versions(Handle):
             ...     table.append(rows, commit_id="drive-0412/part-7")
         """
         found = find_commit(self.paimon, commit_id)
-        return None if found is None else _info(found)
+        return None if found is None else info_of(found)
 
     def tags(self) -> dict[str, int]:
         """Tag names and the snapshots they name, by name."""
@@ -261,7 +232,7 @@ class Versions(Handle):
         if time is not None:
             if not isinstance(time, datetime) or time.utcoffset() is None:
                 raise ConfigError(f"time is a datetime with a time zone, got {time!r}; e.g. datetime.now(timezone.utc)")
-            found = snapshot_at(paimon.snapshot_manager(), (time - _EPOCH) // timedelta(milliseconds=1))
+            found = snapshot_at(paimon.snapshot_manager(), (time - EPOCH) // timedelta(milliseconds=1))
             if found is None:
                 raise NotFoundError(f"{self.name} has no snapshot at or before {time.isoformat()}; {self._known(paimon)}")
             return self._pin(paimon, found, branch)
@@ -351,32 +322,6 @@ class Versions(Handle):
     def fetcher(self) -> Fetcher:
         """What reads the bytes of this table's BLOBs."""
         return self.latest().fetcher()
-
-
-def _info(snapshot: Any, change: Change | None = None) -> SnapshotInfo:
-    properties = snapshot.properties or {}
-    written = properties.get(BYTES)
-    return SnapshotInfo(
-        id=int(snapshot.id),
-        time=_EPOCH + timedelta(milliseconds=snapshot.time_millis),
-        kind=str(snapshot.commit_kind),
-        commit_id=properties.get(COMMIT_ID),
-        operation=properties.get(OPERATION),
-        rows_added=None if change is None else change.added,
-        rows_deleted=None if change is None else change.deleted,
-        bytes_added=None if written is None else int(written),
-    )
-
-
-def _change(paimon: Any, snapshot: Any, before: Any) -> Change:
-    properties = snapshot.properties or {}
-    if properties.get(OPERATION) == _APPEND and ROWS in properties:
-        return Change(int(properties[ROWS]), 0)
-    if str(properties.get(OPERATION, "")).startswith(_COMPACT) or snapshot.commit_kind == "COMPACT":
-        return Change(0, 0)  # the same rows in other files, perhaps under new row ids
-    if RESTORED in properties:  # its files are another snapshot's; `Table.diff` counts what it changed
-        return Change(None, None)
-    return changes_of(paimon, snapshot, before)
 
 
 def _number(snapshot: Any) -> int:

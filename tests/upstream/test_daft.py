@@ -94,7 +94,7 @@ def test_t01_a_join_hangs(tmp_path: Path) -> None:
 
 def test_t03_rows_vanish_when_only_a_new_column_is_read(tmp_path: Path) -> None:
     """Rows written before a column was added are left out when nothing but that column is read.
-    Remedy: lakehouse/scan.py (read) always reads the row id too."""
+    Remedy: lakehouse/scan/rows.py (read) always reads the row id too."""
     made = thirty(tmp_path)
     made.alter(SchemaChange.add_column("score", AtomicType("DOUBLE")))
     assert made.daft.select("score").count_rows() == 0  # right: 30
@@ -139,7 +139,7 @@ def test_t13_the_size_of_an_empty_file(tmp_path: Path) -> None:
 
 def test_t16_batches_of_1024_rows_however_large_the_blobs(tmp_path: Path) -> None:
     """Readers hold 1,024 rows with their BLOBs at once: 2 GB at 1 MB each.
-    Remedy: lakehouse/scan.py reads no BLOB with its rows; Snapshot.bytes holds 64."""
+    Remedy: lakehouse/scan/rows.py reads no BLOB with its rows; Snapshot.bytes holds 64."""
     made = plain(tmp_path, [row(i) for i in range(2000)], partition_by=())
     builder = made.table.new_read_builder()
     reader = builder.new_read().to_arrow_batch_reader(builder.new_scan().plan().splits())

@@ -130,7 +130,7 @@ def test_t18_no_snapshot_expires(tmp_path: Path) -> None:
 
 def test_t19_counts_are_doubled(tmp_path: Path) -> None:
     """Metadata counts a row again for each of its BLOB columns.
-    Remedy: lakehouse/scan.py (Groups.rows) counts row ids less deletions."""
+    Remedy: lakehouse/scan/groups.py (Groups.rows) counts row ids less deletions."""
     made = plain(tmp_path, [row(0), row(3)])
     (split,) = made.table.new_read_builder().new_scan().plan().splits()
     assert made.table.snapshot_manager().get_latest_snapshot().total_record_count == 4  # right: 2
@@ -181,7 +181,7 @@ def test_a_compaction_brings_deleted_rows_back(tmp_path: Path) -> None:
 
 def test_t03_rows_vanish_when_only_a_new_column_is_read(tmp_path: Path) -> None:
     """Rows written before a column was added are left out when nothing but that column is read.
-    Remedy: lakehouse/scan.py (read) always reads the row id too."""
+    Remedy: lakehouse/scan/rows.py (read) always reads the row id too."""
     made = plain(tmp_path, [row(i) for i in range(10)])
     made.alter(SchemaChange.add_column("score", AtomicType("DOUBLE")))
     assert read(made.table, ["score"]).num_rows == 0  # right: 10

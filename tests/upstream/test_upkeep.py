@@ -13,7 +13,7 @@ from tests.upstream.plain import WITH_DELETES, append, plain, row
 
 def test_a_missing_index_manifest_deletes_nothing(tmp_path: Path) -> None:
     """It is taken for an empty one: deleted rows are back, no error, for a reader of a snapshot that expires meanwhile.
-    Remedy: lakehouse/scan.py looks for it after the plan is made."""
+    Remedy: lakehouse/scan/groups.py looks for it after the plan is made."""
     made = plain(tmp_path, [row(i) for i in range(6)], options=WITH_DELETES)
     builder = made.table.new_batch_write_builder()
     by_id = made.table.new_read_builder().new_predicate_builder().equal("id", 3)
