@@ -28,6 +28,9 @@ Place = Literal["heap", "shared", "lent", "pinned"]
 _OWN_BLOCK_BYTES = 1 << 17  # below malloc's threshold for memory maps: nothing to gain
 _HUGE_BYTES = 1 << 21
 LARGE_BYTES = 1 << 20
+# A free block that is passed over so often is let go: the batches have other shapes than before. Columns of a batch that differ
+# in size pass each other's over, a few times a batch.
+_MOST_MISSES = 64
 
 
 class Memory:
@@ -45,7 +48,7 @@ class Memory:
     def __init__(self, place: Place = "heap", *, keep: int = 8) -> None:
         self.place = place
         self._keep = keep
-        self._free: list[Bytes] = []
+        self._free: list[_Free] = []
         self._leases: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -69,22 +72,35 @@ class Memory:
         return torch.from_numpy(lease) if plain else torch.from_numpy(lease).view(dtype).view(tuple(shape))
 
     def _block(self, size_bytes: int) -> Bytes:
-        while True:
-            try:
-                block = self._free.pop()
-            except IndexError:
-                return _mapped(size_bytes)
-            if size_bytes <= block.nbytes <= size_bytes + size_bytes // 4:
-                return block
-            # Else the batches have other shapes than before; what no longer fits is let go instead of adding up.
+        for free in self._free[::-1]:
+            fits = size_bytes <= free.block.nbytes <= size_bytes + size_bytes // 4
+            free.misses += not fits
+            if fits or free.misses > _MOST_MISSES:
+                try:
+                    self._free.remove(free)
+                except ValueError:  # another thread's by now
+                    continue
+                if fits:
+                    return free.block
+        return _mapped(size_bytes)
 
     def _releaser(self, key: int, block: Bytes) -> Any:
         def release(_: object) -> None:
             self._leases.pop(key, None)
             if len(self._free) < self._keep:
-                self._free.append(block)
+                self._free.append(_Free(block))
 
         return release
+
+
+class _Free:
+    """A block that waits to be used again."""
+
+    __slots__ = ("block", "misses")
+
+    def __init__(self, block: Bytes) -> None:
+        self.block = block
+        self.misses = 0  # times that it was passed over for its size
 
 
 def _mapped(size_bytes: int) -> Bytes:
