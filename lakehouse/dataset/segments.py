@@ -14,12 +14,13 @@ and go back and forth. They are files without a name (``memfd_create``): a kille
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -76,12 +77,25 @@ class Loan:
         self._segment = segment
         self._shape = tuple(tensor.shape)
         self._dtype = tensor.dtype
+        self._handle: Any = None  # to the segment, where the trainer's process has not mapped it
+        self._retired: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         segment = self._segment
-        passed = None if segment.introduced else (DupFd(segment.fd), segment.size_bytes)
-        segment.introduced = True
-        return _arrive, (self._lender.key, segment.number, passed, self._lender.retired(), self._shape, self._dtype)
+        if not segment.introduced:
+            self._handle = DupFd(segment.fd)
+            segment.introduced = True
+        passed = None if self._handle is None else (self._handle, segment.size_bytes)
+        self._retired = self._lender.retired()
+        return _arrive, (self._lender.key, segment.number, passed, self._retired, self._shape, self._dtype)
+
+    def take_back(self) -> None:
+        """As if it had never been made: what it was pickled into will not be sent."""
+        if self._handle is not None:
+            os.close(self._handle.detach())
+            self._segment.introduced = False
+        self._lender.retire(self._retired)
+        self._segment.data[self._segment.size_bytes] = _FREE
 
 
 class Lender:
@@ -99,6 +113,20 @@ class Lender:
         self._made = 0
         self._retired: list[int] = []
         self._leases: dict[int, weakref.ref[Bytes]] = {}
+        self._loans: list[Loan] | None = None  # of the batch that is being packed
+
+    @contextlib.contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """For the packing of one batch: what was lent for it is taken back if that fails."""
+        self._loans = []
+        try:
+            yield
+        except BaseException:
+            for loan in self._loans:
+                loan.take_back()
+            raise
+        finally:
+            self._loans = None
 
     def array(self, size_bytes: int) -> Bytes:
         """Uninitialised memory, uint8[size_bytes]; its segment can be lent while the array lives."""
@@ -149,7 +177,10 @@ class Lender:
                 free = segment.data[segment.size_bytes] == _FREE
                 if segment.address == address and segment.held and free and tensor.is_contiguous():
                     segment.data[segment.size_bytes] = _LENT
-                    return Loan(self, segment, tensor)
+                    loan = Loan(self, segment, tensor)
+                    if self._loans is not None:
+                        self._loans.append(loan)
+                    return loan
         lease = self.array(tensor.numel() * tensor.element_size())
         copy = torch.from_numpy(lease).view(tensor.dtype).view(tensor.shape)
         copy.copy_(tensor)
@@ -160,6 +191,11 @@ class Lender:
         with self._lock:
             retired, self._retired = self._retired, []
             return retired
+
+    def retire(self, numbers: Iterable[int]) -> None:
+        """Tell of them after all."""
+        with self._lock:
+            self._retired.extend(numbers)
 
 
 _lenders: dict[int, Lender] = {}  # by process: a forked one has no claim on its parent's

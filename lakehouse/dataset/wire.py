@@ -132,11 +132,18 @@ def pack(batch: Any, memory: Memory) -> Any:
     Raises:
         LakehouseError: a value that can't be pickled.
     """
+    if memory.place != "lent":
+        return _pack(batch, memory)
+    with segments.lender().all_or_none():
+        return _pack(batch, memory)
+
+
+def _pack(batch: Any, memory: Memory) -> Any:
     kind = type(batch)
     if kind is dict and all(type(name) in _SIMPLE for name in batch):
-        return {name: pack(value, memory) for name, value in batch.items()}
+        return {name: _pack(value, memory) for name, value in batch.items()}
     if kind is tuple:
-        return tuple(pack(value, memory) for value in batch)
+        return tuple(_pack(value, memory) for value in batch)
     if kind is list:
         return _pack_list(batch, memory)
     if _is_plain(batch):
