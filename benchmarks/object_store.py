@@ -1,7 +1,7 @@
 """Training from S3 against training from local files, and against pypaimon's own reading of S3.
 
 A real S3 server (SeaweedFS) behind a proxy that delays every request by 20 ms, all on this machine: the server, the proxy and
-the loader share its cores. Blobs of 14 KB (JPEGs of 320x240) and 150 KB (1280x720), in block order, decoded to RGB.
+the loader share its cores. The processor time of each is printed. Blobs of 14 KB (JPEGs of 320x240) and 150 KB (1280x720), in block order, decoded to RGB.
 
     python benchmarks/object_store.py                 # both sizes, ingest, first batch
     python benchmarks/object_store.py --only small    # or large, ingest, first
@@ -10,6 +10,7 @@ the loader share its cores. Blobs of 14 KB (JPEGs of 320x240) and 150 KB (1280x7
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import multiprocessing
 import os
@@ -19,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ import pyarrow as pa
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import _relay
 
 import lakehouse as lh
 from tests.stores.proxy import running_proxy
@@ -97,6 +103,24 @@ def by_pypaimon(index: lh.RowIndex, options: dict[str, str], rows: int) -> float
     return done / (time.perf_counter() - began)
 
 
+def by_pypaimon_singly(index: lh.RowIndex, options: dict[str, str], rows: int) -> float:
+    """The same, a blob at a time, as pypaimon reads a BLOB column's descriptors."""
+    from pypaimon import CatalogFactory
+    from pypaimon.common.uri_reader import UriReader
+    from pypaimon.table.row.blob import Blob, BlobDescriptor
+
+    reader = UriReader.from_file(CatalogFactory.create(options).file_io)
+    dataset = lh.Dataset(index, batch_size=16, seed=1)
+    refs, image = index.blobs("frame_jpg"), lh.Image()
+    done, began = 0, time.perf_counter()
+    for step in range(rows // 16):
+        for ref in refs.take(dataset.rows_of(0, step).rows):
+            assert ref is not None
+            image(Blob.from_descriptor(reader, BlobDescriptor(ref.uri, ref.offset, ref.length)).to_data(), None)
+            done += 1
+    return done / (time.perf_counter() - began)
+
+
 def training(size: str, server: S3Server, folder: Path, delay_s: float, repeats: int, rows: int | None) -> None:
     count, shape, target = SIZES[size]
     count = rows or count
@@ -106,22 +130,28 @@ def training(size: str, server: S3Server, folder: Path, delay_s: float, repeats:
     options = {"warehouse": f"s3://{BUCKET}/bench-{size}", **server.options()}
     make(options, size, blobs)
     epochs = 4 if size == "small" else 2
-    with running_proxy_process(server, delay_s) as through:
+    with relay_process(server, delay_s) as (through, others):
         slow = {**options, **through.options()}
         index = lh.connect(slow).table(f"default.{size}").latest().query().index()
-        near, far, upstream = [], [], []
+        near, far, upstream, spent = [], [], [], []
         stats: Any = None
         for _ in range(repeats):
             near.append(decoded(local, epochs)[0])
+            before_s = [cpu_s(pid) for pid in (os.getpid(), *others)]
             speed, stats = decoded(index, epochs)
+            spent.append([cpu_s(pid) - s for pid, s in zip((os.getpid(), *others), before_s, strict=True)])
             far.append(speed)
         upstream.append(by_pypaimon(index, slow, min(count, 640)))
+        singly = by_pypaimon_singly(index, slow, 64)
     a, b, c = statistics.median(near), statistics.median(far), statistics.median(upstream)
     print(f"{size}: {count} blobs of {mean / 1000:.1f} KB, {epochs} epochs, block order, {delay_s * 1000:.0f} ms a request")
     print(f"  local files           {a:8.0f} samples/s   runs {', '.join(f'{x:.0f}' for x in near)}")
     print(f"  S3                    {b:8.0f} samples/s   runs {', '.join(f'{x:.0f}' for x in far)}")
-    print(f"  pypaimon's own, S3    {c:8.0f} samples/s   one run")
+    print(f"  pypaimon's own, S3    {c:8.0f} samples/s   one run: a batch's reads merged, decoded in threads")
+    print(f"  ... a blob at a time  {singly:8.0f} samples/s   one run")
     print(f"  S3 / local            {b / a:8.2f}   (wanted: 0.8)")
+    loader_s, relay_s, server_s = (statistics.median(run) / epochs / count * 1e6 for run in zip(*spent, strict=True))
+    print(f"  CPU us a sample       loader {loader_s:.0f}, proxy {relay_s:.0f}, server {server_s:.0f}")
     print(f"  S3 / pypaimon         {b / c:8.1f}   (wanted: 3)")
     print(f"  bytes fetched / referenced {stats.bytes_fetched / stats.bytes_referenced:.3f}   (wanted: at most 1.05)")
     print(f"  requests a sample     {stats.requests / stats.rows:8.4f}")
@@ -200,6 +230,45 @@ def ingest(server: S3Server, repeats: int) -> None:
     print(
         f"ingest of {len(data) / 1e6:.0f} MB, no delay: plain multipart {a:.0f} MB/s, append {b:.0f} MB/s, {b / a:.2f} (wanted: 0.7)"
     )
+
+
+@contextlib.contextmanager
+def relay_process(server: S3Server, delay_s: float) -> Iterator[tuple[S3Server, tuple[int, int]]]:
+    """The server as seen through a quick proxy; the process ids of the proxy and of the server."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_serve_relay, args=(server.port, delay_s, theirs), daemon=True)
+    process.start()
+    port = pipe.recv()
+    process_id = process.pid
+    assert process_id is not None
+    yield replace(server, endpoint=f"http://127.0.0.1:{port}"), (process_id, server_process(server))
+    pipe.send("end")
+    process.join()
+
+
+def _serve_relay(port: int, delay_s: float, pipe: Any) -> None:
+    with _relay.relaying(port, delay_s) as own:
+        pipe.send(own)
+        pipe.recv()
+
+
+def server_process(server: S3Server) -> int:
+    """The process id of a server that was started here."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (
+                f"-s3.port={server.port}" in (folder / "cmdline").read_text().split("\0")
+                and (folder / "exe").readlink().name == "weed"
+            ):
+                return int(folder.name)
+    raise LookupError(f"no process serves port {server.port}")
+
+
+def cpu_s(process_id: int) -> float:
+    """Processor seconds of a process so far."""
+    after_name = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class running_proxy_process:  # noqa: N801 - used as a context manager's function

@@ -6,8 +6,8 @@ until their rows are due.
 
     steps ──> groups: the steps of one window ──> sorted by place ──> chunks ──threads──> values ──> each step takes its own
 
-Bytes held stay below ``max_bytes``: a later group's chunks are read as the rows of the one before are taken. A window that is
-larger is read in several groups, with more requests and the same bytes.
+Bytes held, and those of requests under way, stay below ``max_bytes``: a later group's chunks are read as the rows of the one
+before are taken. A window that is larger is read in several groups, with more requests and the same bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ import numpy as np
 from lakehouse.dataset.pipeline import Stop
 from lakehouse.dataset.steps import Rows
 from lakehouse.errors import FetchError
-from lakehouse.fetch import GAP_BYTES, WASTE, BlobRefs, Fetched, Fetcher, FetchStats, plan_spans
+from lakehouse.fetch import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, BlobRefs, Fetched, Fetcher, FetchStats, plan_spans
 
-_CHUNK_BYTES = 16 * 1024 * 1024  # some ten requests, which are under way together
-_THREADS = 2  # the second one's requests leave while the first one's answers come
+# One request where rows lie together, and it costs a store's server half as much a byte as four of 1 MiB; hundreds where they
+# lie apart. Sixteen chunks at a time fill a connection of some gigabits.
+_CHUNK_BYTES = LEAST_SPAN_BYTES
+_THREADS = 16
+_LEAVING_S = 0.01  # within which the first step's requests are on their way
 _IDLE_S = 0.2
 
 # Where rows share so few requests that more of them at a time save nothing, and only make steps wait.
@@ -48,7 +51,7 @@ class Ahead:
     Args:
         fetcher: reads the bytes.
         columns: references of all rows of the index, by BLOB column.
-        max_bytes: of values held that no step has taken yet; one step is always allowed.
+        max_bytes: of values held that no step has taken yet, and of what is being read; one step is always allowed.
         window_end: position to the end of its window; None: where there are none.
         stop: ends its threads.
     """
@@ -68,13 +71,13 @@ class Ahead:
         self._columns = columns
         # Columns of one list of uris: a uri may stand there twice, for two tables that read it with rights of their own.
         self._by_number = len({id(getattr(column, "uris", None)) for column in columns}) == 1
-        self._max_bytes = max_bytes
+        self._chunk_bytes = max(1, min(_CHUNK_BYTES, max_bytes // (4 * _THREADS)))
+        self._max_bytes = max_bytes - _THREADS * self._chunk_bytes  # a chunk is there twice while its values are cut out of it
         self._window_end = window_end
         self._stop = stop
         self._changed = threading.Condition()
         self._groups: deque[_Group] = deque()  # not all taken yet, in order
         self._held_bytes = 0  # asked for or there, and not taken
-        self._first_done = False
         self._threads: list[threading.Thread] = []
 
     def announced(self, steps: Iterator[Rows]) -> Iterator[Rows]:
@@ -96,20 +99,13 @@ class Ahead:
             yield upcoming[0].popleft()
             if not upcoming[0]:
                 upcoming.popleft()
-            self._wait_for_first()
+            self._let_first_leave()
 
-    def _wait_for_first(self) -> None:
-        """Until the first step is read: to plan what follows takes the time in which its requests would leave."""
+    def _let_first_leave(self) -> None:
+        """A moment for the first step's requests: to plan what follows would take the time in which they leave."""
         with self._changed:
-            while self._groups and self._groups[0].is_urgent and not self._stop.asked:
-                self._changed.wait(_IDLE_S)
-
-    def go_on(self) -> None:
-        """A step is finished: what comes after the first one is read from now on."""
-        if not self._first_done:
-            with self._changed:
-                self._first_done = True
-                self._changed.notify_all()
+            if self._groups and self._groups[0].is_urgent and not self._stop.asked:
+                self._changed.wait(_LEAVING_S)
 
     def _next_members(self, steps: Iterator[Rows], waiting: deque[_Sized], *, only_one: bool) -> deque[Rows]:
         """Steps to be read together: of one window, as many as may be held.
@@ -148,19 +144,20 @@ class Ahead:
     def _are_scattered(self, members: Sequence[Rows]) -> bool:
         refs = self._refs(members)
         plan = plan_spans(
-            refs.uri_ids, refs.offsets.clip(0), refs.lengths, gap_bytes=GAP_BYTES, span_bytes=_CHUNK_BYTES, waste=WASTE
+            refs.uri_ids, refs.offsets.clip(0), refs.lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE
         )
         return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
 
     def _begin(self, members: Iterable[Rows], *, is_first: bool) -> None:
         refs = self._refs(members)
-        group = _Group(refs, self._keys(refs), is_first=is_first)
+        group = _Group(refs, self._keys(refs), self._chunk_bytes, is_first=is_first)
         if not group.left:
             return  # nothing to read
         with self._changed:
             self._groups.append(group)
             self._changed.notify_all()
-        while len(self._threads) < _THREADS:
+            wanted = min(_THREADS, len(self._threads) + len(group.chunks))
+        while len(self._threads) < wanted:
             thread = threading.Thread(target=_serve, args=(weakref.ref(self),), name="lakehouse-ahead", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -197,16 +194,16 @@ class Ahead:
     def _next_chunk(self) -> tuple[_Group, Any, int] | None:
         """Call with the lock held."""
         for number, group in enumerate(self._groups):
-            if group.error is not None or not group.chunks:
-                continue
-            rows, size = group.chunks[0]
-            # The first group is always read: a step waits for it. Until the first batch is made nothing else is.
-            if not (group.is_first or self._first_done) or (number and self._held_bytes + size > self._max_bytes):
+            if group.error is None and group.chunks:
+                rows, size = group.chunks[0]
+                if number and self._held_bytes + size > self._max_bytes:  # the first group is always read: a step waits for it
+                    return None
+                group.chunks.popleft()
+                group.reading += 1
+                self._held_bytes += size
+                return group, rows, size
+            if group.is_urgent:  # nothing else is read beside what the first batch waits for
                 return None
-            group.chunks.popleft()
-            group.reading += 1
-            self._held_bytes += size
-            return group, rows, size
         return None
 
     def _keys(self, refs: BlobRefs) -> list[_Key | None]:
@@ -246,7 +243,7 @@ class Ahead:
 class _Group:
     """Ranges that are read together. Used with `Ahead`'s lock held."""
 
-    def __init__(self, refs: BlobRefs, keys: list[_Key | None], *, is_first: bool) -> None:
+    def __init__(self, refs: BlobRefs, keys: list[_Key | None], chunk_bytes: int, *, is_first: bool) -> None:
         self.refs = refs
         self.reading = 0  # chunks under way
         self.is_first = is_first
@@ -267,7 +264,7 @@ class _Group:
         order = np.lexsort((refs.offsets, refs.uri_ids))
         order = order[refs.uri_ids[order] >= 0]
         sizes = np.maximum(refs.lengths[order], 1)
-        chunk_of = (np.cumsum(sizes) - 1) // _CHUNK_BYTES  # [m]
+        chunk_of = (np.cumsum(sizes) - 1) // chunk_bytes  # [m]
         starts = np.flatnonzero(np.diff(chunk_of, prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
             self.chunks.append((order[start:stop], int(sizes[start:stop].sum())))

@@ -32,6 +32,8 @@ from lakehouse.shard import Shard, step_of, worker_steps
 
 logger = logging.getLogger(__name__)
 
+_PREFETCH_BYTES = 256 * 1024 * 1024
+_STORE_PREFETCH_BYTES = 512 * 1024 * 1024
 _AHEAD_SHARE = 0.75  # of the bytes in flight: those read ahead of the steps, where reads are merged
 _IO_THREADS = 4  # they only wait; each fetches a whole step, and the fetcher reads its ranges concurrently
 
@@ -78,7 +80,8 @@ class Dataset(IterableDataset[Any]):
         verify: check each BLOB's stored checksum (files of the table itself), at the price of reading 16 bytes more.
         threads: threads that read and decode, per process. Default: the cores this process may use, at least 2 and at
             most 8; in worker processes their share of them. 0: none, everything in the caller's thread (for debuggers).
-        prefetch_bytes: bound of the bytes of steps in flight, read plus decoded, per process. One step is always allowed.
+        prefetch_bytes: bound of the bytes of steps in flight, read plus decoded, per process. One step is always allowed. None:
+            256 MiB; 512 MiB where bytes come from a store, so that a window of 16,384 rows of 20 KB is read in long requests.
         cache: keeps what was read on a local disk, so that a second epoch reads no bytes from the store. Useful where the
             table is not on a local disk already.
         fetcher: reads byte ranges. Default: the index's own. It is pickled to worker processes.
@@ -113,7 +116,7 @@ class Dataset(IterableDataset[Any]):
         fill: Mapping[str, Any] | None = None,
         verify: bool = False,
         threads: int | None = None,
-        prefetch_bytes: int = 256 * 1024 * 1024,
+        prefetch_bytes: int | None = None,
         cache: Cache | None = None,
         fetcher: Fetcher | None = None,
     ) -> None:
@@ -131,7 +134,9 @@ class Dataset(IterableDataset[Any]):
         self._on_error = on_error
         self._max_bad = options.bad_limit(max_bad)
         self._threads = None if threads is None else options.whole_number("threads", threads, least=0, most=256)
-        self._prefetch_bytes = options.whole_number("prefetch_bytes", prefetch_bytes, least=1)
+        self._prefetch_bytes = (
+            None if prefetch_bytes is None else options.whole_number("prefetch_bytes", prefetch_bytes, least=1)
+        )
         seed = options.whole_number("seed", seed, least=0, most=2**64 - 1)
         rank, world = options.place(rank, world)
         self._order = order_of(index, seed, shuffle)
@@ -278,15 +283,16 @@ class Dataset(IterableDataset[Any]):
         stop = Stop()
         which = worker_steps(first, len(self), worker, workers)
         rows: Iterator[Rows] = (self.rows_of(epoch, step) for step in which)
-        fetcher, max_bytes, finished = process.fetcher, self._prefetch_bytes, None
+        fetcher = process.fetcher
         whole_steps = bool(getattr(fetcher, "whole_steps", False))
+        max_bytes = self._prefetch_bytes or (_STORE_PREFETCH_BYTES if whole_steps else _PREFETCH_BYTES)
         if fetcher is not None and whole_steps:
             window_end = getattr(self._order, "window_end", None)
             refs = [column.refs for column in process.columns.values() if isinstance(column, BlobColumn)]
             end_of = None if window_end is None else partial(window_end, epoch)
             ahead_bytes = int(max_bytes * _AHEAD_SHARE)
             fetcher = ahead = Ahead(fetcher, refs, max_bytes=ahead_bytes, window_end=end_of, stop=stop)
-            rows, max_bytes, finished = ahead.announced(rows), max_bytes - ahead_bytes, ahead.go_on
+            rows, max_bytes = ahead.announced(rows), max_bytes - ahead_bytes
         recipe = Recipe(
             columns=process.columns,
             row_ids=self._index.row_ids,
@@ -304,7 +310,6 @@ class Dataset(IterableDataset[Any]):
             spread_from=len(self) - threads * workers,
             max_bytes=max_bytes,
             stop=stop,
-            finished=finished,
         )
         plan = (Step(recipe, one) for one in rows)
         return Pipeline(plan, stop=stop, threads=threads, io_threads=_IO_THREADS if whole_steps else 0, max_bytes=max_bytes)

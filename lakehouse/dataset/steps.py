@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -79,6 +79,17 @@ class Rows:
     valid: npt.NDArray[np.bool_]
 
 
+@dataclass
+class Made:
+    """What the steps of one iteration have become.
+
+    Attributes:
+        batch_bytes: of the one finished last: a transform may make more of a batch, such as floats.
+    """
+
+    batch_bytes: int = 0
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How one process turns rows into batches in one epoch.
@@ -93,7 +104,7 @@ class Recipe:
         threads: threads that decode.
         spread_from: from this step on there are too few others to keep the threads busy.
         max_bytes: bound of the bytes in flight.
-        finished: called after each step.
+        made: what is learnt on the way.
     """
 
     columns: Mapping[str, ScalarColumn | BlobColumn]
@@ -112,7 +123,7 @@ class Recipe:
     spread_from: int
     max_bytes: int
     stop: Stop
-    finished: Callable[[], None] | None = None
+    made: Made = field(default_factory=Made)
 
 
 class Step:
@@ -150,7 +161,7 @@ class Step:
             if cost_bytes is None:
                 return None
             total_bytes += cost_bytes
-        return total_bytes
+        return max(total_bytes, self._recipe.made.batch_bytes)
 
     def start(self, spawn: Spawn) -> None:
         """Hand out the fetching and decoding."""
@@ -189,13 +200,10 @@ class Step:
             self._batch = _pinned(batch) if self._recipe.pinned else batch
         self.report = self._reported(reported, report, len(self.rows.rows) if keep is None else len(keep), seconds)
         held_bytes = sum(blob.value_bytes() for blob in self._blobs.values())
-        # A transform may make more of it, such as floats.
-        self._batch_bytes = max(held_bytes, _tensor_bytes(self._batch))
+        self._batch_bytes = self._recipe.made.batch_bytes = max(held_bytes, _tensor_bytes(self._batch))
         for blob in self._blobs.values():
             blob.forget()
         self._blobs = {}
-        if self._recipe.finished is not None:
-            self._recipe.finished()
 
     def take_batch(self) -> Any:
         """The batch, which the step then forgets; None where a single row (``batch_size=None``) was skipped."""

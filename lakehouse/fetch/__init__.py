@@ -16,13 +16,14 @@ from lakehouse.fetch.plan import SpanPlan, plan_spans
 from lakehouse.fetch.process import PerProcess
 from lakehouse.fetch.reads import ReadRange
 from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, fetch_blob
-from lakehouse.fetch.remote import GAP_BYTES, WASTE, RangeFetcher
+from lakehouse.fetch.remote import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, RangeFetcher
 from lakehouse.fetch.retry import ReadError, Verdict, classify
 from lakehouse.fetch.table import TableFetcher
 from lakehouse.fetch.verify import VerifyingFetcher
 
 __all__ = [
     "GAP_BYTES",
+    "LEAST_SPAN_BYTES",
     "TO_END",
     "WASTE",
     "BlobRef",

@@ -67,7 +67,7 @@ class Failure:
     prefix: bytes = b""
 
 
-Answer: TypeAlias = "bytes | Failure"
+Answer: TypeAlias = "bytes | memoryview | Failure"
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Try(Job):
     def __init__(self, index: int, request: Request, read_range: ReadRange, done: queue.SimpleQueue[_Try]) -> None:
         super().__init__()
         self.index = index
-        self.data = b""
+        self.data: bytes | memoryview = b""
         self.error: BaseException | None = None
         self.unwanted = False
         self._request = request
@@ -148,12 +148,19 @@ class _Try(Job):
             return
         try:
             data = self._read_range(self._request.uri, self._request.offset, self._request.length)
-            self.data = data if isinstance(data, bytes) else bytes(memoryview(data))
+            self.data = data if isinstance(data, bytes) else _kept(data)
         except BaseException as error:  # noqa: BLE001 - it is raised or reported where the answer is waited for
             self.error = error
 
     def deliver(self) -> None:
         self._done.put(self)
+
+
+def _kept(data: bytearray | memoryview) -> bytes | memoryview:
+    """The bytes as they are now: a copy, except of what can't be written to any more."""
+    view = memoryview(data)
+    lasting = isinstance(view.obj, bytes) or type(view.obj).__module__ == "obstore"
+    return view if lasting and view.c_contiguous and view.format == "B" else bytes(view)
 
 
 class _Run:
@@ -251,7 +258,7 @@ class _Run:
             self._answers[index] = attempt.data
             return
         if len(self._prefixes.get(index, b"")) < got < request.length:
-            self._prefixes[index] = attempt.data
+            self._prefixes[index] = bytes(attempt.data)
         self._shorts[index] += 1
         asked = range_text(request.offset, request.length)
         self._fail(index, "short", f"got {got} bytes, expected {request.length} (asked for {asked})", None)

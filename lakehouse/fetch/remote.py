@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lakehouse.errors import FetchError
-from lakehouse.fetch.plan import plan_spans
+from lakehouse.fetch.plan import SpanPlan, plan_spans
 from lakehouse.fetch.pool import Pool
 from lakehouse.fetch.process import PerProcess
 from lakehouse.fetch.reads import Answer, Failure, Pace, Policy, ReadRange, Request, Tally, run_requests
@@ -20,13 +20,13 @@ from lakehouse.fetch.retry import ADVICE
 
 GAP_BYTES = 64 * 1024
 SPAN_BYTES = 8 * 1024 * 1024
-LEAST_SPAN_BYTES = 1024 * 1024
+LEAST_SPAN_BYTES = 4 * 1024 * 1024
 CONCURRENCY = 64
 WASTE = 0.05
 _MAX_INT64 = np.iinfo(np.int64).max
 
-# What was read of one range, in order; or why it was not.
-_Read: TypeAlias = "list[memoryview] | Failure"
+# What was read of one range: all its bytes, its parts in order, or why it was not read.
+_Read: TypeAlias = "bytes | list[memoryview] | Failure"
 
 
 class RangeFetcher:
@@ -137,8 +137,11 @@ class RangeFetcher:
         span_bytes = min(self._span_bytes, max(LEAST_SPAN_BYTES, int(lengths.sum()) // self._concurrency))
         starts = self._ranges(refs, rows, refs.offsets[rows], lengths, tally, span_bytes)
         for row, start in zip(rows.tolist(), starts, strict=True):
-            end = reads.get(row, [])
-            reads[row] = start if isinstance(start, Failure) or isinstance(end, Failure) else [*start, *end]
+            end = reads.get(row)
+            if end is None or isinstance(end, Failure) or isinstance(start, Failure):
+                reads[row] = start
+            else:
+                reads[row] = [*_parts(start), *_parts(end)]
         return reads
 
     def _ranges(
@@ -150,9 +153,7 @@ class RangeFetcher:
         spans = zip(plan.uri_ids.tolist(), plan.offsets.tolist(), plan.lengths.tolist(), strict=True)
         asked = [Request(refs.uris[uri_id], offset, length) for uri_id, offset, length in spans]
         answers = self._run(asked, tally)
-        uris = [refs.uris[uri_id] for uri_id in uri_ids.tolist()]
-        ranges = [Request(*one) for one in zip(uris, offsets.tolist(), lengths.tolist(), strict=True)]
-        reads = [_cut(answers, plan.pieces(one.offset, one.length, i)) for i, one in enumerate(ranges)]
+        reads = _cut(answers, plan, offsets, lengths)
 
         # Where a merged request failed for a reason that may be one range's alone, ask for each range by itself. Not for
         # a range of several spans: it may be longer than a request may be.
@@ -162,6 +163,7 @@ class RangeFetcher:
             if isinstance(read, Failure) and read.verdict == "range" and plan.first[i] == plan.last[i]
         ]
         singly = set(asked)
+        ranges = {i: Request(refs.uris[uri_ids[i]], int(offsets[i]), int(lengths[i])) for i in merged}
         alone = [i for i in merged if ranges[i] not in singly]
         single = list(dict.fromkeys(ranges[i] for i in alone))
         by_range = dict(zip(single, self._run(single, tally), strict=True))
@@ -209,8 +211,26 @@ def _open_pool(owner: weakref.ref[RangeFetcher], threads: int) -> Pool:
     return pool
 
 
-def _cut(answers: Sequence[Answer], pieces: Iterable[tuple[int, int, int]]) -> _Read:
-    """One range's parts of the spans; of a short answer what it holds."""
+def _cut(answers: Sequence[Answer], plan: SpanPlan, offsets: IntArray, lengths: IntArray) -> list[_Read]:
+    """Each range's part of the spans; few lines for each, since there are as many as rows."""
+    in_one = (plan.first >= 0) & (plan.first == plan.last)
+    starts = offsets - np.append(plan.offsets, 0)[plan.first]  # [n] in the span; -1, where nothing is read, finds the 0
+    stops = starts + lengths
+    reads: list[_Read] = []
+    places = zip(np.where(in_one, plan.first, -1).tolist(), starts.tolist(), stops.tolist(), strict=True)
+    for i, (span, start, stop) in enumerate(places):
+        answer = answers[span] if span >= 0 else None
+        if type(answer) is bytes:
+            reads.append(answer[start:stop])
+        elif type(answer) is memoryview:
+            reads.append(bytes(answer[start:stop]))
+        else:
+            reads.append(_pieces(answers, plan.pieces(int(offsets[i]), int(lengths[i]), i)))
+    return reads
+
+
+def _pieces(answers: Sequence[Answer], pieces: Iterable[tuple[int, int, int]]) -> _Read:
+    """One range's parts of several spans; of a short answer what it holds."""
     parts: list[memoryview] = []
     for span, start, stop in pieces:
         answer = answers[span]
@@ -222,13 +242,15 @@ def _cut(answers: Sequence[Answer], pieces: Iterable[tuple[int, int, int]]) -> _
 
 
 def _whole(answer: Answer) -> _Read:
-    return answer if isinstance(answer, Failure) else [memoryview(answer)]
+    return bytes(answer) if isinstance(answer, memoryview) else answer
 
 
-def _joined(parts: Sequence[memoryview]) -> bytes:
-    if len(parts) == 1 and isinstance(parts[0].obj, bytes) and len(parts[0]) == len(parts[0].obj):
-        return parts[0].obj  # all of one answer
-    return b"".join(parts)
+def _parts(read: bytes | list[memoryview]) -> list[memoryview]:
+    return [memoryview(read)] if isinstance(read, bytes) else read
+
+
+def _joined(read: bytes | list[memoryview]) -> bytes:
+    return read if isinstance(read, bytes) else b"".join(read)
 
 
 def _ref(refs: BlobRefs, row: int) -> BlobRef:
