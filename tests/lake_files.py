@@ -68,7 +68,8 @@ def _reached(handle: Any) -> Iterator[str]:
     names = [path.name.removeprefix("tag-") for path in place.path(tags.tag_directory()).glob("tag-*")]
     pinned = [({"scan.snapshot-id": str(found.id)}, found) for found in handle.snapshot_manager().list_snapshots()]
     pinned += [({"scan.tag-name": name}, tags.get(name)) for name in names]
-    for options, snapshot in pinned:
+    different = {(at.id, at.base_manifest_list, at.delta_manifest_list, at.index_manifest): (by, at) for by, at in pinned}
+    for options, snapshot in different.values():
         at = handle.copy(options)
         for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
             yield f"{handle.table_path}/manifest/{name}"

@@ -19,7 +19,8 @@ from tests.upkeep_worker import append, churn, expire, frame, tag
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("frame", pa.large_binary())])
 STRESS = bool(os.environ.get("LAKEHOUSE_STRESS"))
-KILLS = 50 if STRESS else 6
+KILLS = 5 if STRESS else 6  # of one table
+TABLES = 10 if STRESS else 1  # a new one each time: every check reads all of it
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,24 @@ def rows(snapshot: lh.Snapshot) -> list[int]:
 
 
 @pytest.mark.timeout(600 if STRESS else 120)
-def test_killed_at_any_moment(table: lh.Table, warehouse: Path, tmp_path: Path, processes: Any) -> None:
+def test_killed_at_any_moment(tmp_path: Path, processes: Any) -> None:
     rng = random.Random(4)
-    log = tmp_path / "acknowledged"
-    log.touch()
     orphans = 0
-    for kill in range(5 * KILLS):
-        if kill >= KILLS and orphans:  # few kills may all have come at moments that leave nothing
+    for turn in range(5 * TABLES):
+        if turn >= TABLES and orphans:  # few kills may all have come at moments that leave nothing
             break
+        orphans += kill_and_check(tmp_path / str(turn), processes, rng)
+    assert orphans, "no kill left anything: the moments were badly chosen"
+
+
+def kill_and_check(folder: Path, processes: Any, rng: random.Random) -> int:
+    """Kills of one table's process; how many files they left that nothing needs."""
+    folder.mkdir()
+    warehouse, log = folder / "warehouse", folder / "acknowledged"
+    log.touch()
+    table = lh.connect(warehouse=str(warehouse)).create_table("default.t", SCHEMA, partition_by=["p"])
+    orphans = 0
+    for kill in range(KILLS):
         first = 1000 * kill
         process = processes.Process(target=churn, args=(str(warehouse), str(log), first))
         process.start()
@@ -93,9 +104,10 @@ def test_killed_at_any_moment(table: lh.Table, warehouse: Path, tmp_path: Path, 
             file.write(f"{first + 999}\n")
             file.writelines(f"-{i}\n" for i in sorted(missing))  # so it did happen
             file.writelines(f"{i}\n" for i in sorted(found & doubtful))
-    assert orphans, "no kill left anything: the moments were badly chosen"
+    return orphans
 
 
+@pytest.mark.timeout(600 if STRESS else 120)
 def test_beside_writers_and_taggers(table: lh.Table, warehouse: Path, tmp_path: Path, processes: Any) -> None:
     stop = tmp_path / "stop"
     made = [tmp_path / f"made-{n}" for n in range(2)]
@@ -117,10 +129,18 @@ def test_beside_writers_and_taggers(table: lh.Table, warehouse: Path, tmp_path: 
     assert rows(table.latest()) == expected
     tagged = [line.split() for path in made for line in path.read_text().splitlines()]
     assert tagged
+    manager = table.paimon.tag_manager()
+    named: dict[int, dict[object, str]] = {}  # some forty snapshots, by a thousand tags
     for name, number in tagged:
-        held = table.at(tag=name)
-        assert held.id == int(number)
-        assert len(rows(held)) == int(number)  # one row a snapshot
+        at = manager.get(name)
+        files = (at.id, at.base_manifest_list, at.delta_manifest_list, at.index_manifest)
+        named.setdefault(int(number), {})[files] = name
+    for snapshot, names in named.items():
+        assert len(names) == 1  # to all of its tags the snapshot is the same one
+        for name in names.values():
+            held = table.at(tag=name)
+            assert held.id == snapshot
+            assert len(rows(held)) == snapshot  # one row a snapshot
     assert set(table.tags()) == {name for name, _ in tagged}
     # A commit that finds its number taken leaves the manifests of that attempt.
     assert {path.partition("/")[0] for path in table.remove_orphans(timedelta(0)).paths} <= {"manifest"}
