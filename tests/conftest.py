@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import struct
 import sys
 import warnings
@@ -37,6 +38,9 @@ for _name, _value in {
 os.environ.pop("LAKEHOUSE_CONFIG", None)  # the developer's own catalog is no test's business
 
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # no test asks a cloud for keys
+
+# A shell without job control starts what it runs in the background with SIGINT ignored, and so would run what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

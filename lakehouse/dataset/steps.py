@@ -84,10 +84,10 @@ class Made:
     """What the steps of one iteration have become.
 
     Attributes:
-        batch_bytes: of the one finished last: a transform may make more of a batch, such as floats.
+        batch_bytes: of the one finished last, since a transform may make more of a batch, such as floats; None: of none yet.
     """
 
-    batch_bytes: int = 0
+    batch_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,10 @@ class Step:
             if cost_bytes is None:
                 return None
             total_bytes += cost_bytes
-        return max(total_bytes, self._recipe.made.batch_bytes)
+        made_bytes = self._recipe.made.batch_bytes
+        if made_bytes is None:
+            return total_bytes if self._recipe.transform is None else None
+        return max(total_bytes, made_bytes)
 
     def start(self, spawn: Spawn) -> None:
         """Hand out the fetching and decoding."""
