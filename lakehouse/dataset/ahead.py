@@ -75,7 +75,10 @@ class Ahead:
         self._max_bytes = max_bytes - _THREADS * self._chunk_bytes  # a chunk is there twice while its values are cut out of it
         self._window_end = window_end
         self._stop = stop
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # Two, since each step that takes its values would otherwise wake all threads that read, only to look and wait again.
+        self._arrived = threading.Condition(self._lock)  # values, or an error
+        self._room = threading.Condition(self._lock)  # for a chunk, or a chunk for the room
         self._groups: deque[_Group] = deque()  # not all taken yet, in order
         self._held_bytes = 0  # asked for or there, and not taken
         self._threads: list[threading.Thread] = []
@@ -103,9 +106,9 @@ class Ahead:
 
     def _let_first_leave(self) -> None:
         """A moment for the first step's requests: to plan what follows would take the time in which they leave."""
-        with self._changed:
+        with self._lock:
             if self._groups and self._groups[0].is_urgent and not self._stop.asked:
-                self._changed.wait(_LEAVING_S)
+                self._arrived.wait(_LEAVING_S)
 
     def _next_members(self, steps: Iterator[Rows], waiting: deque[_Sized], *, only_one: bool) -> deque[Rows]:
         """Steps to be read together: of one window, as many as may be held.
@@ -153,9 +156,9 @@ class Ahead:
         group = _Group(refs, self._keys(refs), self._chunk_bytes, is_first=is_first)
         if not group.left:
             return  # nothing to read
-        with self._changed:
+        with self._lock:
             self._groups.append(group)
-            self._changed.notify_all()
+            self._room.notify(len(group.chunks))
             wanted = min(_THREADS, len(self._threads) + len(group.chunks))
         while len(self._threads) < wanted:
             thread = threading.Thread(target=_serve, args=(weakref.ref(self),), name="lakehouse-ahead", daemon=True)
@@ -166,11 +169,11 @@ class Ahead:
 
     def work(self) -> bool:
         """Read one chunk, or wait a moment for one; False: it is over."""
-        with self._changed:
+        with self._lock:
             task = self._next_chunk()
             if task is None:
                 if not self._stop.asked:
-                    self._changed.wait(_IDLE_S)
+                    self._room.wait(_IDLE_S)
                 return not self._stop.asked
         group, rows, size = task
         began_s = time.perf_counter()
@@ -181,14 +184,17 @@ class Ahead:
             values, stats = fetched.values, fetched.stats
         except BaseException as caught:  # noqa: BLE001 - raised where the values are waited for
             error = caught
-        with self._changed:
+        with self._lock:
+            was_urgent = group.is_urgent
             group.reading -= 1
             if error is not None:
                 group.error = error
                 self._held_bytes -= size
             else:
                 group.add(rows, values, stats, time.perf_counter() - began_s)
-            self._changed.notify_all()
+            self._arrived.notify_all()
+            if error is not None or (was_urgent and not group.is_urgent):
+                self._room.notify_all()
         return True
 
     def _next_chunk(self) -> tuple[_Group, Any, int] | None:
@@ -219,11 +225,11 @@ class Ahead:
         """What was read ahead, waited for where need be; anything else is read now."""
         keys = self._keys(refs)
         values: list[Any] = [None] * len(refs)
-        with self._changed:
+        with self._lock:
             group = next((group for group in self._groups if group.holds(keys)), None)
             if group is not None:
                 while group.error is None and not self._stop.asked and not group.has(keys):
-                    self._changed.wait(_IDLE_S)
+                    self._arrived.wait(_IDLE_S)
                 if self._stop.asked:  # nobody takes them any more
                     return Fetched([FetchError("the iteration has ended")] * len(refs), FetchStats())
                 if group.error is not None and not isinstance(group.error, FetchError):
@@ -232,9 +238,11 @@ class Ahead:
                 taken_bytes = group.take(keys, values)
                 if not group.left:
                     self._groups.remove(group)
+                    self._room.notify_all()  # the next one's chunks are all read now
                 if found:
                     self._held_bytes -= taken_bytes
-                    self._changed.notify_all()
+                    if any(other.chunks for other in self._groups):
+                        self._room.notify()
                     return Fetched(values, group.share(taken_bytes))
                 # A fetcher of the user's own raised for a whole call: which of its ranges is bad is found out by the step.
         return self._fetcher.fetch(refs)
