@@ -42,7 +42,7 @@ class Child:
 
     def result(self) -> Any:
         try:
-            assert self._end.poll(60), "the child hangs"
+            assert self._end.poll(100), "the child hangs"
             got = self._end.recv()
             self._process.join(60)
         finally:
