@@ -1,6 +1,7 @@
 """JPEGs decoded to uint8 RGB, shuffled, in batches of 64: this loader against the decoder alone and against other loaders.
 
-The raw limit is a loop over bytes in memory, one process a core, into an array that is there already. The loaders read files
+The raw limit is a loop over bytes in memory, one process a core, into an array that is there already; "raw, from the table" is the
+same loop, but each picture is read from the table's file first (one ``pread``), as any loader must. The loaders read files
 that are warm, and do nothing with a batch. Each runs one epoch to warm up, in which every picture that it delivers is checked
 against the decoder's own pixels, then ``--epochs`` that are timed: the start of worker processes is not in the rate.
 
@@ -140,8 +141,18 @@ def timed(epoch: Any, args: argparse.Namespace) -> dict[str, float]:
 
 
 def raw_limit(args: argparse.Namespace) -> dict[str, float]:
+    return _by_processes(args, [path.read_bytes() for path in paths_of(args)])
+
+
+def raw_from_table(args: argparse.Namespace) -> dict[str, float]:
+    refs = connect(args).table("default.pictures").latest().query().select("jpg").index().blobs("jpg")
+    files = [os.open(uri.removeprefix("file://"), os.O_RDONLY) for uri in refs.uris]
+    places = zip(refs.uri_ids.tolist(), refs.offsets.tolist(), refs.lengths.tolist(), strict=True)
+    return _by_processes(args, [(files[uri_id], length, offset) for uri_id, offset, length in places])
+
+
+def _by_processes(args: argparse.Namespace, pictures: Sequence[Any]) -> dict[str, float]:
     cores = len(os.sched_getaffinity(0))
-    pictures = [path.read_bytes() for path in paths_of(args)]
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(cores + 1)
     work = functools.partial(_decode_all, target(args), args.epochs, barrier)
@@ -157,16 +168,21 @@ def raw_limit(args: argparse.Namespace) -> dict[str, float]:
     return {"samples": args.epochs * len(pictures), "seconds": seconds, "first_batch": 0.0}
 
 
-def _decode_all(size: tuple[int, int] | None, epochs: int, barrier: Any, pictures: Sequence[bytes]) -> None:
-    shape = decode(size, pictures[0]).shape
+def _decode_all(size: tuple[int, int] | None, epochs: int, barrier: Any, pictures: Sequence[Any]) -> None:
+    shape = decode(size, _bytes_of(pictures[0])).shape
     batch = np.empty((BATCH, *shape), np.uint8)
     rng = np.random.default_rng(0)
     for epoch in range(epochs + 1):
         if epoch == 1:
             barrier.wait()
         for place, i in enumerate(rng.permutation(len(pictures)).tolist()):
-            decode(size, pictures[i], batch[place % BATCH])
+            picture = pictures[i]
+            decode(size, picture if type(picture) is bytes else _bytes_of(picture), batch[place % BATCH])
     barrier.wait()
+
+
+def _bytes_of(picture: Any) -> bytes:
+    return picture if isinstance(picture, bytes) else os.pread(*picture)
 
 
 def lakehouse(args: argparse.Namespace, workers: int = 0) -> dict[str, float]:
@@ -199,13 +215,16 @@ def report(results: _bench.Runs) -> None:
     )
     for name, other, least in (
         ("lakehouse", "raw limit", 0.95),
+        ("raw, from the table", "raw limit", None),
+        ("lakehouse", "raw, from the table", None),
         ("lakehouse", "folder, map-style", 1.6),
         ("lakehouse", best, 2.0),
     ):
         if name in results and other in results:
-            print(f"{name} / {other}: {rate(results[name]) / rate(results[other]):.2f} (wanted: {least})")
+            wanted = "" if least is None else f" (wanted: {least})"
+            print(f"{name} / {other}: {rate(results[name]) / rate(results[other]):.2f}{wanted}")
     first = ", ".join(
-        f"{name} {_bench.median(rows, 'first_batch'):.2f}" for name, rows in results.items() if name != "raw limit"
+        f"{name} {_bench.median(rows, 'first_batch'):.2f}" for name, rows in results.items() if not name.startswith("raw")
     )
     print(f"seconds to the first batch of all: {first}")
 
@@ -217,6 +236,7 @@ def rate(rows: Sequence[_bench.Measures]) -> float:
 if __name__ == "__main__":
     variants: dict[str, _bench.Variant] = {
         "raw limit": raw_limit,
+        "raw, from the table": raw_from_table,
         "lakehouse": lakehouse,
         "lakehouse, 2 workers": functools.partial(lakehouse, workers=2),
         **{name: functools.partial(peer, name) for name in PEERS},
