@@ -296,5 +296,5 @@ SETTINGS = settings(
 @pytest.mark.s3
 @pytest.mark.timeout(600)
 def test_the_table_is_what_the_model_says(store: str) -> None:
-    few = settings(SETTINGS, max_examples=max(1, EXAMPLES // 8)) if store == "s3" else SETTINGS
+    few = settings(SETTINGS, max_examples=max(6, EXAMPLES // 8)) if store == "s3" else SETTINGS
     run_state_machine_as_test(Lake, settings=few)
