@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lakehouse.dataset.memory import Trim
 from lakehouse.dataset.pipeline import Stop
 from lakehouse.dataset.steps import Rows
 from lakehouse.errors import FetchError
@@ -54,6 +55,7 @@ class Ahead:
         max_bytes: of values held that no step has taken yet, and of what is being read; one step is always allowed.
         window_end: position to the end of its window; None: where there are none.
         stop: ends its threads.
+        trim: told of what is read.
     """
 
     whole_steps = True
@@ -66,21 +68,24 @@ class Ahead:
         max_bytes: int,
         window_end: Callable[[int], int] | None,
         stop: Stop,
+        trim: Trim,
     ) -> None:
         self._fetcher = fetcher
         self._columns = columns
         # Columns of one list of uris: a uri may stand there twice, for two tables that read it with rights of their own.
         self._by_number = len({id(getattr(column, "uris", None)) for column in columns}) == 1
         self._chunk_bytes = max(1, min(_CHUNK_BYTES, max_bytes // (4 * _THREADS)))
-        self._max_bytes = max_bytes - _THREADS * self._chunk_bytes  # a chunk is there twice while its values are cut out of it
+        self._max_bytes = max_bytes
+        self._group_bytes = max_bytes - _THREADS * self._chunk_bytes
         self._window_end = window_end
         self._stop = stop
+        self._trim = trim
         self._lock = threading.Lock()
         # Two, since each step that takes its values would otherwise wake all threads that read, only to look and wait again.
         self._arrived = threading.Condition(self._lock)  # values, or an error
         self._room = threading.Condition(self._lock)  # for a chunk, or a chunk for the room
         self._groups: deque[_Group] = deque()  # not all taken yet, in order
-        self._held_bytes = 0  # asked for or there, and not taken
+        self._held_bytes = 0  # there and not taken, and twice what is being read: its values are cut out of it
         self._threads: list[threading.Thread] = []
 
     def announced(self, steps: Iterator[Rows]) -> Iterator[Rows]:
@@ -127,7 +132,7 @@ class Ahead:
                 waiting.append(_Sized(following, sum(part.total_bytes for part in refs)))
             rows, size = waiting[count]
             start = int(rows.positions[0])
-            if count and (total_bytes + size > self._max_bytes or (end is not None and start >= end)):
+            if count and (total_bytes + size > self._group_bytes or (end is not None and start >= end)):
                 break
             if end is None and self._window_end is not None:
                 end = self._window_end(start)
@@ -176,6 +181,7 @@ class Ahead:
                     self._room.wait(_IDLE_S)
                 return not self._stop.asked
         group, rows, size = task
+        self._trim.before(size, len(rows))
         began_s = time.perf_counter()
         values: Sequence[Any] = ()
         stats, error = FetchStats(), None
@@ -187,6 +193,7 @@ class Ahead:
         with self._lock:
             was_urgent = group.is_urgent
             group.reading -= 1
+            self._held_bytes -= size
             if error is not None:
                 group.error = error
                 self._held_bytes -= size
@@ -195,6 +202,8 @@ class Ahead:
             self._arrived.notify_all()
             if error is not None or (was_urgent and not group.is_urgent):
                 self._room.notify_all()
+            elif any(other.chunks for other in self._groups):
+                self._room.notify()  # beside this thread: what was read is there once now, not twice
         return True
 
     def _next_chunk(self) -> tuple[_Group, Any, int] | None:
@@ -202,11 +211,12 @@ class Ahead:
         for number, group in enumerate(self._groups):
             if group.error is None and group.chunks:
                 rows, size = group.chunks[0]
-                if number and self._held_bytes + size > self._max_bytes:  # the first group is always read: a step waits for it
+                needed = number == 0 and not group.reading  # a step waits for it
+                if not needed and self._held_bytes + 2 * size > self._max_bytes:
                     return None
                 group.chunks.popleft()
                 group.reading += 1
-                self._held_bytes += size
+                self._held_bytes += 2 * size
                 return group, rows, size
             if group.is_urgent:  # nothing else is read beside what the first batch waits for
                 return None

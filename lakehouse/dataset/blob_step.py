@@ -20,7 +20,7 @@ import torch
 from lakehouse.dataset.badrows import BadRow, mistake
 from lakehouse.dataset.blobs import BlobColumn
 from lakehouse.dataset.columns import IntArray
-from lakehouse.dataset.memory import LARGE_BYTES, Memory, trim
+from lakehouse.dataset.memory import Memory, Trim
 from lakehouse.dataset.pipeline import Spawn, Stop
 from lakehouse.dataset.placed import Placed
 from lakehouse.dataset.stack import gather, size_bytes
@@ -48,6 +48,7 @@ class BlobStep:
         rows: index rows, int64[b].
         rng: batch row to its own generator.
         threads: threads that decode.
+        trim: told of what is read.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class BlobStep:
         rng: Callable[[int], np.random.Generator],
         stop: Stop,
         threads: int,
+        trim: Trim,
     ) -> None:
         self.column = column
         self.errors: dict[int, BadRow] = {}  # batch row to its error
@@ -76,6 +78,7 @@ class BlobStep:
         self._rng = rng
         self._stop = stop
         self._threads = threads
+        self._trim = trim
         self._kind = column.kind
         self._lock = threading.Lock()
         self._values: list[Any] = [None] * len(rows)  # bytes, or decoded values that have no place in an array
@@ -142,8 +145,7 @@ class BlobStep:
     @stage("fetch")
     def _fetch(self, lo: int, hi: int) -> Sequence[Any]:
         refs = self._refs if hi - lo == len(self._rows) else self._refs.slice(lo, hi)
-        if self._known_bytes >= LARGE_BYTES * len(self._rows):
-            trim()
+        self._trim.before(self._known_bytes * (hi - lo) // max(1, len(self._rows)), hi - lo)
         began = time.perf_counter()
         try:
             fetched = self._fetcher.fetch(refs)

@@ -19,7 +19,7 @@ from lakehouse.dataset.ahead import Ahead
 from lakehouse.dataset.badrows import Budget
 from lakehouse.dataset.batches import Batches, Progress
 from lakehouse.dataset.blobs import BlobColumn
-from lakehouse.dataset.memory import Place
+from lakehouse.dataset.memory import Place, Trim
 from lakehouse.dataset.orphan import end_with_trainer
 from lakehouse.dataset.pipeline import Pipeline, Stop
 from lakehouse.dataset.selection import Index, Opened, Selection
@@ -286,12 +286,13 @@ class Dataset(IterableDataset[Any]):
         fetcher = process.fetcher
         whole_steps = bool(getattr(fetcher, "whole_steps", False))
         max_bytes = self._prefetch_bytes or (_STORE_PREFETCH_BYTES if whole_steps else _PREFETCH_BYTES)
+        trim = Trim(max_bytes)
         if fetcher is not None and whole_steps:
             window_end = getattr(self._order, "window_end", None)
             refs = [column.refs for column in process.columns.values() if isinstance(column, BlobColumn)]
             end_of = None if window_end is None else partial(window_end, epoch)
             ahead_bytes = int(max_bytes * _AHEAD_SHARE)
-            fetcher = ahead = Ahead(fetcher, refs, max_bytes=ahead_bytes, window_end=end_of, stop=stop)
+            fetcher = ahead = Ahead(fetcher, refs, max_bytes=ahead_bytes, window_end=end_of, stop=stop, trim=trim)
             rows, max_bytes = ahead.announced(rows), max_bytes - ahead_bytes
         recipe = Recipe(
             columns=process.columns,
@@ -310,6 +311,7 @@ class Dataset(IterableDataset[Any]):
             spread_from=len(self) - threads * workers,
             max_bytes=max_bytes,
             stop=stop,
+            trim=trim,
         )
         plan = (Step(recipe, one) for one in rows)
         return Pipeline(plan, stop=stop, threads=threads, io_threads=_IO_THREADS if whole_steps else 0, max_bytes=max_bytes)

@@ -15,6 +15,7 @@ from torch.utils.data import get_worker_info
 
 from lakehouse.cache import Cache
 from lakehouse.dataset import options
+from lakehouse.dataset.memory import Trim
 from lakehouse.dataset.pipeline import Lane, Stop, Task
 from lakehouse.dataset.selection import Index, Opened, Selection
 from lakehouse.dataset.steps import Recipe, Rows, Step
@@ -25,6 +26,7 @@ from lakehouse.order import row_rng
 SampleTransform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], Any]
 
 _SEEDS = 2**62
+_IN_FLIGHT_BYTES = 256 * 1024 * 1024  # as a `Dataset` has by default
 
 
 class MapDataset(TorchDataset[Any]):
@@ -90,6 +92,7 @@ class MapDataset(TorchDataset[Any]):
         self._threads = None if threads is None else options.whole_number("threads", threads, least=0, most=256)
         decoders = self._selection.decoders.values()
         self._draws = transform is not None or any(getattr(decoder, "needs_rng", True) for decoder in decoders)
+        self._trim = Trim(_IN_FLIGHT_BYTES)
         self._process: Opened | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -164,6 +167,7 @@ class MapDataset(TorchDataset[Any]):
             spread_from=0,
             max_bytes=0,
             stop=stop,
+            trim=self._trim,
         )
         step = Step(recipe, rows)
         if threads and len(rows.rows) > 1 and process.fetcher is not None:

@@ -21,7 +21,7 @@ from lakehouse.dataset.badrows import BadRow, Report, bad_value
 from lakehouse.dataset.blob_step import BlobStep
 from lakehouse.dataset.blobs import BlobColumn
 from lakehouse.dataset.columns import IntArray, ScalarColumn
-from lakehouse.dataset.memory import Memory
+from lakehouse.dataset.memory import Memory, Trim
 from lakehouse.dataset.pipeline import Spawn, Stop
 from lakehouse.dataset.selection import Ids
 from lakehouse.dataset.stage import stage
@@ -104,6 +104,7 @@ class Recipe:
         threads: threads that decode.
         spread_from: from this step on there are too few others to keep the threads busy.
         max_bytes: bound of the bytes in flight.
+        trim: told of what is read.
         made: what is learnt on the way.
     """
 
@@ -123,6 +124,7 @@ class Recipe:
     spread_from: int
     max_bytes: int
     stop: Stop
+    trim: Trim
     made: Made = field(default_factory=Made)
 
 
@@ -148,6 +150,7 @@ class Step:
                     rng=lambda i: row_rng(recipe.seed, recipe.epoch, int(rows.positions[i])),
                     stop=recipe.stop,
                     threads=recipe.threads,
+                    trim=recipe.trim,
                 )
 
     def cost_bytes(self) -> int | None:
