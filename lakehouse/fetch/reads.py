@@ -225,6 +225,7 @@ class _Run:
         else:
             self._running.discard(attempt)
             self._settle(attempt)
+            attempt.data = b""  # its thread may not have come round to letting go of it
         if self._running and time.monotonic() >= self._check_at_s:
             self._give_up_late_ones()
 
