@@ -286,7 +286,7 @@ class Dataset(IterableDataset[Any]):
         fetcher = process.fetcher
         whole_steps = bool(getattr(fetcher, "whole_steps", False))
         max_bytes = self._prefetch_bytes or (_STORE_PREFETCH_BYTES if whole_steps else _PREFETCH_BYTES)
-        trim = Trim(max_bytes)
+        trim = Trim(max_bytes if whole_steps else max_bytes // 4)  # a store's window is held long: all of it would come and go
         if fetcher is not None and whole_steps:
             window_end = getattr(self._order, "window_end", None)
             refs = [column.refs for column in process.columns.values() if isinstance(column, BlobColumn)]

@@ -26,7 +26,7 @@ from lakehouse.order import row_rng
 SampleTransform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], Any]
 
 _SEEDS = 2**62
-_IN_FLIGHT_BYTES = 256 * 1024 * 1024  # as a `Dataset` has by default
+_TRIM_BYTES = 64 * 1024 * 1024
 
 
 class MapDataset(TorchDataset[Any]):
@@ -92,7 +92,7 @@ class MapDataset(TorchDataset[Any]):
         self._threads = None if threads is None else options.whole_number("threads", threads, least=0, most=256)
         decoders = self._selection.decoders.values()
         self._draws = transform is not None or any(getattr(decoder, "needs_rng", True) for decoder in decoders)
-        self._trim = Trim(_IN_FLIGHT_BYTES)
+        self._trim = Trim(_TRIM_BYTES)
         self._process: Opened | None = None
         self._pool: ThreadPoolExecutor | None = None
 

@@ -122,11 +122,11 @@ class Trim:
     in use (seen: 152 MB where 88 were allowed). To give it back takes milliseconds, and so does taking it again.
 
     Args:
-        max_bytes: bound of the bytes in flight; an eighth of it may be read before it is done again.
+        every_bytes: may be read before it is done again.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._every_bytes = max_bytes // 8
+    def __init__(self, every_bytes: int) -> None:
+        self._every_bytes = every_bytes
         self._read_bytes = 0  # since; a lost update does no harm
 
     def before(self, size_bytes: int, rows: int) -> None:
