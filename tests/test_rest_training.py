@@ -229,7 +229,7 @@ def test_tokens_run_out_in_the_middle_of_an_epoch_on_s3(
     seen: dict[int, bytes] = {}
     for at, batch in enumerate(loader(index, workers=2, prefetch_bytes=200)):
         seen |= dict(zip(batch["id"].tolist(), batch["frame"], strict=True))
-        time.sleep(0.4 if at < 10 else 0)
+        time.sleep(0.6 if at < 10 else 0)
     assert seen == {row["id"]: row["frame"] for row in rows()}
     assert [at - begun_s for at in given[before:] if at - begun_s > 2.5]  # renewed when those of the start had run out
     s3_proxy.rule = None

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ _IDLE_S = 0.2
 _SCATTERED_SHARE = 0.6
 _SCATTERED_STEPS = 8
 
-_Key = tuple[Any, int, int]
+_Name = tuple[Any, bytes, bytes]
 
 
 class _Sized(NamedTuple):
@@ -142,24 +142,31 @@ class Ahead:
             count = _SCATTERED_STEPS
         return deque(waiting.popleft().rows for _ in range(count))
 
-    def _refs(self, members: Iterable[Rows]) -> BlobRefs:
-        """All their ranges, but not those of columns where lengths are unknown: nothing would bound them."""
+    def _parts(self, members: Sequence[Rows]) -> list[BlobRefs]:
+        """Their ranges, column by column, but not those of columns where lengths are unknown: nothing would bound them."""
         chosen = np.concatenate([rows.rows for rows in members])
         parts = [column.take(chosen) for column in self._columns]
-        known = [part for part in parts if not np.any((part.lengths < 0) & (part.uri_ids >= 0))]
-        return _joined(known, same_uris=self._by_number)
+        return [part for part in parts if not np.any((part.lengths < 0) & (part.uri_ids >= 0))]
 
     def _are_scattered(self, members: Sequence[Rows]) -> bool:
-        refs = self._refs(members)
+        refs = _joined(self._parts(members), same_uris=self._by_number)
         plan = plan_spans(
             refs.uri_ids, refs.offsets.clip(0), refs.lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE
         )
         return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
 
-    def _begin(self, members: Iterable[Rows], *, is_first: bool) -> None:
-        refs = self._refs(members)
-        group = _Group(refs, self._keys(refs), self._chunk_bytes, is_first=is_first)
-        if not group.left:
+    def _begin(self, members: Sequence[Rows], *, is_first: bool) -> None:
+        parts = self._parts(members)
+        stops = np.cumsum([len(rows.rows) for rows in members]).tolist()
+        slices = [part.slice(start, stop) for part in parts for start, stop in zip([0, *stops], stops, strict=False)]
+        group = _Group(
+            _joined(parts, same_uris=self._by_number),
+            [self._name(one) for one in slices],
+            [len(one) for one in slices],
+            self._chunk_bytes,
+            is_first=is_first,
+        )
+        if not group.chunks:
             return  # nothing to read
         with self._lock:
             self._groups.append(group)
@@ -194,8 +201,8 @@ class Ahead:
             was_urgent = group.is_urgent
             group.reading -= 1
             self._held_bytes -= size
-            if error is not None:
-                group.error = error
+            if error is not None or group.error is not None:  # its steps read by themselves from then on
+                group.error = group.error or error
                 self._held_bytes -= size
             else:
                 group.add(rows, values, stats, time.perf_counter() - began_s)
@@ -222,37 +229,36 @@ class Ahead:
                 return None
         return None
 
-    def _keys(self, refs: BlobRefs) -> list[_Key | None]:
-        """Each range's own name; None for null."""
-        rows = zip(refs.uri_ids.tolist(), refs.offsets.tolist(), refs.lengths.tolist(), strict=True)
-        if self._by_number:
-            return [None if uri_id < 0 else (uri_id, offset, length) for uri_id, offset, length in rows]
-        return [None if uri_id < 0 else (refs.uris[uri_id], offset, length) for uri_id, offset, length in rows]
+    def _name(self, refs: BlobRefs) -> _Name:
+        """What tells the ranges of one step from those of others."""
+        uris: Any = refs.uri_ids.astype(np.int64, copy=False).tobytes()
+        if not self._by_number:
+            uris = tuple(None if uri_id < 0 else refs.uris[uri_id] for uri_id in refs.uri_ids.tolist())
+        return uris, refs.offsets.tobytes(), refs.lengths.tobytes()
 
     # --- a step's own --------------------------------------------------------------------------------------------------
 
     def fetch(self, refs: BlobRefs) -> Fetched:
         """What was read ahead, waited for where need be; anything else is read now."""
-        keys = self._keys(refs)
-        values: list[Any] = [None] * len(refs)
+        name = self._name(refs)
         with self._lock:
-            group = next((group for group in self._groups if group.holds(keys)), None)
+            group = next((group for group in self._groups if group.holds(name)), None)
             if group is not None:
-                while group.error is None and not self._stop.asked and not group.has(keys):
+                while group.error is None and not self._stop.asked and not group.has(name):
                     self._arrived.wait(_IDLE_S)
                 if self._stop.asked:  # nobody takes them any more
                     return Fetched([FetchError("the iteration has ended")] * len(refs), FetchStats())
                 if group.error is not None and not isinstance(group.error, FetchError):
                     raise group.error
-                found = group.has(keys)
-                taken_bytes = group.take(keys, values)
+                found = group.has(name)
+                values, taken_bytes = group.take(name)
+                self._held_bytes -= taken_bytes
                 if not group.left:
                     self._groups.remove(group)
                     self._room.notify_all()  # the next one's chunks are all read now
+                elif any(other.chunks for other in self._groups):
+                    self._room.notify()
                 if found:
-                    self._held_bytes -= taken_bytes
-                    if any(other.chunks for other in self._groups):
-                        self._room.notify()
                     return Fetched(values, group.share(taken_bytes))
                 # A fetcher of the user's own raised for a whole call: which of its ranges is bad is found out by the step.
         return self._fetcher.fetch(refs)
@@ -261,24 +267,27 @@ class Ahead:
 class _Group:
     """Ranges that are read together. Used with `Ahead`'s lock held."""
 
-    def __init__(self, refs: BlobRefs, keys: list[_Key | None], chunk_bytes: int, *, is_first: bool) -> None:
+    def __init__(
+        self, refs: BlobRefs, names: Sequence[_Name], rows: Sequence[int], chunk_bytes: int, *, is_first: bool
+    ) -> None:
         self.refs = refs
         self.reading = 0  # chunks under way
         self.is_first = is_first
         self.chunks: deque[tuple[Any, int]] = deque()
         self.error: BaseException | None = None
-        self.left = 0  # ranges not taken
-        self._wanted: dict[_Key, int] = {}  # how often each is still to be taken
-        self._values: dict[_Key, Any] = {}
+        self.left = len(names)  # slices, of one step and column each, that were not taken
+        self._slices: dict[_Name, list[int]] = {}
+        for number, name in enumerate(names):
+            self._slices.setdefault(name, []).append(number)
+        self._starts = np.cumsum([0, *rows]).tolist()
+        self._slice_of = np.repeat(np.arange(len(rows)), rows)  # [n] of each row
+        self._sizes = np.where(refs.uri_ids >= 0, np.maximum(refs.lengths, 1), 0)  # [n]
+        self._missing = np.bincount(self._slice_of[refs.uri_ids >= 0], minlength=len(rows))  # of each slice, rows not there
+        self._values: list[Any] = [None] * len(refs)
         self._stats = FetchStats()
         self._bytes = max(1, refs.total_bytes)
         self._taken_bytes = 0
         self._shared = FetchStats()
-        self._keys = keys
-        for key in self._keys:
-            if key is not None:
-                self._wanted[key] = self._wanted.get(key, 0) + 1
-                self.left += 1
         order = np.lexsort((refs.offsets, refs.uri_ids))
         order = order[refs.uri_ids[order] >= 0]
         sizes = np.maximum(refs.lengths[order], 1)
@@ -292,14 +301,13 @@ class _Group:
         """Whether the first batch waits for it."""
         return self.is_first and self.error is None and bool(self.chunks or self.reading)
 
-    def holds(self, keys: Sequence[_Key | None]) -> bool:
-        """Whether these ranges are this group's, and not taken."""
-        real = [key for key in keys if key is not None]
-        return bool(real) and all(self._wanted.get(key, 0) > 0 for key in real)
+    def holds(self, name: _Name) -> bool:
+        """Whether a step's ranges are this group's, and not taken."""
+        return bool(self._slices.get(name))
 
-    def has(self, keys: Sequence[_Key | None]) -> bool:
+    def has(self, name: _Name) -> bool:
         """Whether their values are there."""
-        return all(key is None or key in self._values for key in keys)
+        return not self._missing[self._slices[name][0]]
 
     def add(self, rows: Any, values: Sequence[Any], stats: FetchStats, seconds: float) -> None:
         self._stats += FetchStats(
@@ -311,24 +319,20 @@ class _Group:
             seconds_backoff=stats.seconds_backoff,
         )
         for row, value in zip(rows.tolist(), values, strict=True):
-            key = self._keys[row]
-            if key is not None:
-                self._values[key] = value
+            self._values[row] = value
+        self._missing -= np.bincount(self._slice_of[rows], minlength=len(self._missing))
 
-    def take(self, keys: Sequence[_Key | None], values: list[Any]) -> int:
-        """Hand values out; the bytes that they no longer hold here."""
-        freed = 0
-        for i, key in enumerate(keys):
-            if key is None:
-                continue
-            values[i] = self._values.get(key)
-            self._wanted[key] -= 1
-            self.left -= 1
-            freed += max(key[2], 1)
-            if not self._wanted[key]:
-                del self._wanted[key]
-                self._values.pop(key, None)
-        return freed
+    def take(self, name: _Name) -> tuple[list[Any], int]:
+        """Hand a step's values out, and the bytes that are no longer held here."""
+        number = self._slices[name].pop(0)
+        self.left -= 1
+        start, stop = self._starts[number], self._starts[number + 1]
+        values = self._values[start:stop]
+        self._values[start:stop] = [None] * len(values)
+        sizes = self._sizes[start:stop]
+        if self._missing[number]:
+            sizes = sizes[[value is not None for value in values]]
+        return values, int(sizes.sum())
 
     def share(self, taken_bytes: int) -> FetchStats:
         """A step's part of what reading the group has cost so far, by bytes; the last step's makes the sum exact."""
