@@ -1,7 +1,7 @@
 """A proxy on loopback that delays every request and takes next to nothing of the cores that it shares with what is measured.
 
 A thread a connection. Heads are looked at; bodies of a known length go from socket to socket inside the kernel (``splice``).
-For faults see ``tests/stores/proxy.py``, whose copies in Python took a tenth of the time of the loader that was measured.
+For faults see ``tests/stores/proxy.py``, whose copies in Python took a twentieth of the processor time of the loader that was measured.
 
     with relaying(server.port, delay_s=0.02) as port: ...
 """

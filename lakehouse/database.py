@@ -31,14 +31,15 @@ _OPENING_TRIES = 3
 
 def open_database(options: Mapping[str, str]) -> DatabaseCatalog:
     """The catalog of a database."""
-    for left in reversed(range(_OPENING_TRIES)):
+    tries = 0
+    while True:
+        tries += 1
         try:
             return DatabaseCatalog(CatalogContext.create_from_options(Options(dict(options))))
-        except Exception as error:  # noqa: PERF203 - three turns at most
+        except Exception as error:
             # PostgreSQL's CREATE TABLE IF NOT EXISTS fails in one of two processes that run it at the same moment.
-            if not left or type(error).__name__ not in ("UniqueViolation", "DuplicateTable", "IntegrityError"):
+            if tries == _OPENING_TRIES or type(error).__name__ not in ("UniqueViolation", "DuplicateTable"):
                 raise
-    raise AssertionError
 
 
 class DatabaseCatalog(JdbcCatalog):

@@ -133,8 +133,19 @@ def test_a_mistake_in_a_fetcher_stops_the_run(index: lh.RowIndex) -> None:
         def fetch(self, refs: BlobRefs) -> Fetched:
             raise TypeError("a mistake")
 
-    with pytest.raises(lh.LakehouseError, match="a mistake"):
+    with pytest.raises(lh.LakehouseError, match=r"a mistake, raised by Broken"):
         epoch(index, Broken())
+
+
+@pytest.mark.parametrize("wrong", [lambda values: values[:-1], lambda values: [*values, b"more"], lambda values: None])
+def test_another_number_of_values_than_was_asked_for_stops_the_run(index: lh.RowIndex, wrong: Any) -> None:
+    class Wrong(RangeFetcher):
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            fetched = super().fetch(refs)
+            return Fetched(wrong(fetched.values), fetched.stats)
+
+    with pytest.raises(lh.LakehouseError, match=r"Wrong\.fetch returned \d+ values for 16|NoneType.*raised by Wrong"):
+        epoch(index, Wrong(Remote()))
 
 
 def test_unknown_lengths_are_read_by_their_own_steps(tmp_path: Path) -> None:

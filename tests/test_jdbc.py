@@ -112,6 +112,10 @@ def _meet(options: dict[str, str], worker: int, begin: Any, outcomes: Any) -> No
 
 
 def test_processes_that_make_one_database_and_table_at_the_same_moment(options: dict[str, str]) -> None:
+    meet(options)
+
+
+def meet(options: dict[str, str]) -> None:
     context = multiprocessing.get_context("spawn")
     begin, outcomes = context.Barrier(3), context.Queue()
     workers = [context.Process(target=_meet, args=(options, worker, begin, outcomes)) for worker in range(3)]
@@ -184,6 +188,17 @@ def postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with get_server(folder / "data", cleanup_mode="stop") as server:
         yield server.get_uri()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.filterwarnings("default")  # pgserver's own
+@pytest.mark.skipif(not HAS_POSTGRES, reason="needs pgserver and psycopg2")
+def test_processes_that_meet_in_an_empty_postgresql(postgres: str, tmp_path: Path) -> None:
+    """Its own tables are made at that moment, too."""
+    host = postgres.rpartition("host=")[2]
+    meet({
+        "metastore": "jdbc", "uri": "jdbc:postgresql:///postgres", "jdbc.user": "postgres", "jdbc.host": host,
+        "warehouse": str(tmp_path / "lake"),
+    })  # fmt: skip
 
 
 @pytest.mark.filterwarnings("default")  # pgserver's own

@@ -6,8 +6,8 @@ until their rows are due.
 
     steps ──> groups: the steps of one window ──> sorted by place ──> chunks ──threads──> values ──> each step takes its own
 
-Bytes held, and those of requests under way, stay below ``max_bytes``: a later group's chunks are read as the rows of the one
-before are taken. A window that is larger is read in several groups, with more requests and the same bytes.
+Bytes held, and those of requests under way, stay below a share of ``max_bytes``: a later group's chunks are read as the rows
+of the one before are taken. A larger window is read in several groups, with more requests and the same bytes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from lakehouse.fetch import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, BlobRefs, Fetche
 # lie apart. Sixteen chunks at a time fill a connection of some gigabits.
 _CHUNK_BYTES = LEAST_SPAN_BYTES
 _THREADS = 16
+SHARE = 0.75  # of the bytes in flight: those read ahead of the steps, where reads are merged
 _LEAVING_S = 0.01  # within which the first step's requests are on their way
 _IDLE_S = 0.2
 
@@ -52,10 +53,11 @@ class Ahead:
     Args:
         fetcher: reads the bytes.
         columns: references of all rows of the index, by BLOB column.
-        max_bytes: of values held that no step has taken yet, and of what is being read; one step is always allowed.
+        max_bytes: of all that is in flight. Of these, `SHARE` is for values that no step has taken yet and for what is being
+            read; less where steps are so large that two of them, the trainer's and the next, need more than the rest. One
+            step is always allowed.
         window_end: position to the end of its window; None: where there are none.
         stop: ends its threads.
-        trim: told of what is read.
     """
 
     whole_steps = True
@@ -68,18 +70,18 @@ class Ahead:
         max_bytes: int,
         window_end: Callable[[int], int] | None,
         stop: Stop,
-        trim: Trim,
     ) -> None:
+        self.reads_by = type(fetcher).__name__  # whose mistakes its errors tell of
         self._fetcher = fetcher
         self._columns = columns
         # Columns of one list of uris: a uri may stand there twice, for two tables that read it with rights of their own.
         self._by_number = len({id(getattr(column, "uris", None)) for column in columns}) == 1
-        self._chunk_bytes = max(1, min(_CHUNK_BYTES, max_bytes // (4 * _THREADS)))
         self._max_bytes = max_bytes
-        self._group_bytes = max_bytes - _THREADS * self._chunk_bytes
+        self._step_bytes = 0  # of the largest so far
+        self._chunk_bytes = max(1, min(_CHUNK_BYTES, int(max_bytes * SHARE) // (4 * _THREADS)))
         self._window_end = window_end
         self._stop = stop
-        self._trim = trim
+        self._trim = Trim(max_bytes)  # seldom: a window is held long, so that all of it would come and go
         self._lock = threading.Lock()
         # Two, since each step that takes its values would otherwise wake all threads that read, only to look and wait again.
         self._arrived = threading.Condition(self._lock)  # values, or an error
@@ -87,6 +89,11 @@ class Ahead:
         self._groups: deque[_Group] = deque()  # not all taken yet, in order
         self._held_bytes = 0  # there and not taken, and twice what is being read: its values are cut out of it
         self._threads: list[threading.Thread] = []
+
+    @property
+    def _own_bytes(self) -> int:
+        """What may be held here, reads under way included."""
+        return min(int(self._max_bytes * SHARE), self._max_bytes - 2 * self._step_bytes)
 
     def announced(self, steps: Iterator[Rows]) -> Iterator[Rows]:
         """The same steps; reading of those that follow begins before each is given out."""
@@ -130,9 +137,11 @@ class Ahead:
                     break
                 refs = [column.take(following.rows) for column in self._columns]
                 waiting.append(_Sized(following, sum(part.total_bytes for part in refs)))
+                self._step_bytes = max(self._step_bytes, waiting[-1].bytes)
             rows, size = waiting[count]
             start = int(rows.positions[0])
-            if count and (total_bytes + size > self._group_bytes or (end is not None and start >= end)):
+            most_bytes = self._own_bytes - _THREADS * self._chunk_bytes
+            if count and (total_bytes + size > most_bytes or (end is not None and start >= end)):
                 break
             if end is None and self._window_end is not None:
                 end = self._window_end(start)
@@ -191,10 +200,13 @@ class Ahead:
         self._trim.before(size, len(rows))
         began_s = time.perf_counter()
         values: Sequence[Any] = ()
-        stats, error = FetchStats(), None
+        stats = FetchStats()
+        error: BaseException | None = None
         try:
             fetched = self._fetcher.fetch(group.refs.take(rows))
             values, stats = fetched.values, fetched.stats
+            if len(values) != len(rows):  # each step then asks by itself, and says what is wrong with the fetcher
+                error = FetchError(f"{len(values)} values for {len(rows)} references")
         except BaseException as caught:  # noqa: BLE001 - raised where the values are waited for
             error = caught
         with self._lock:
@@ -219,7 +231,7 @@ class Ahead:
             if group.error is None and group.chunks:
                 rows, size = group.chunks[0]
                 needed = number == 0 and not group.reading  # a step waits for it
-                if not needed and self._held_bytes + 2 * size > self._max_bytes:
+                if not needed and self._held_bytes + 2 * size > self._own_bytes:
                     return None
                 group.chunks.popleft()
                 group.reading += 1
@@ -255,7 +267,7 @@ class Ahead:
                 self._held_bytes -= taken_bytes
                 if not group.left:
                     self._groups.remove(group)
-                    self._room.notify_all()  # the next one's chunks are all read now
+                    self._room.notify_all()  # a chunk of the next one is read, whatever is held
                 elif any(other.chunks for other in self._groups):
                     self._room.notify()
                 if found:

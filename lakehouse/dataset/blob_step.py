@@ -48,7 +48,7 @@ class BlobStep:
         rows: index rows, int64[b].
         rng: batch row to its own generator.
         threads: threads that decode.
-        trim: told of what is read.
+        trim: told of what is read; None: nobody need be.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BlobStep:
         rng: Callable[[int], np.random.Generator],
         stop: Stop,
         threads: int,
-        trim: Trim,
+        trim: Trim | None,
     ) -> None:
         self.column = column
         self.errors: dict[int, BadRow] = {}  # batch row to its error
@@ -74,6 +74,7 @@ class BlobStep:
         self._rows = rows
         self._refs = column.refs.take(rows)
         self._fetcher = fetcher
+        self._reads_by = getattr(fetcher, "reads_by", type(fetcher).__name__)
         self._memory = memory
         self._rng = rng
         self._stop = stop
@@ -145,7 +146,8 @@ class BlobStep:
     @stage("fetch")
     def _fetch(self, lo: int, hi: int) -> Sequence[Any]:
         refs = self._refs if hi - lo == len(self._rows) else self._refs.slice(lo, hi)
-        self._trim.before(self._known_bytes * (hi - lo) // max(1, len(self._rows)), hi - lo)
+        if self._trim is not None:
+            self._trim.before(self._known_bytes * (hi - lo) // max(1, len(self._rows)), hi - lo)
         began = time.perf_counter()
         try:
             fetched = self._fetcher.fetch(refs)
@@ -153,10 +155,10 @@ class BlobStep:
             # A fetcher of the user's own may raise for a whole call. One bad range is one bad row all the same.
             fetched = self._fetch_singly(lo, hi) if hi - lo > 1 else Fetched([error], FetchStats(requests=1))
         except Exception as error:
-            raise mistake("fetching", type(self._fetcher).__name__, self._where(lo), error) from error
+            raise mistake("fetching", self._reads_by, self._where(lo), error) from error
         if len(fetched.values) != hi - lo:
             raise LakehouseError(
-                f"{type(self._fetcher).__name__}.fetch returned {len(fetched.values)} values for {hi - lo} references; "
+                f"{self._reads_by}.fetch returned {len(fetched.values)} values for {hi - lo} references; "
                 "it must return one for each, in order"
             )
         seconds = time.perf_counter() - began

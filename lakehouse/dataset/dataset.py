@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from lakehouse.cache import Cache
 from lakehouse.dataset import options
-from lakehouse.dataset.ahead import Ahead
+from lakehouse.dataset.ahead import SHARE, Ahead
 from lakehouse.dataset.badrows import Budget
 from lakehouse.dataset.batches import Batches, Progress
 from lakehouse.dataset.blobs import BlobColumn
@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _PREFETCH_BYTES = 256 * 1024 * 1024
 _STORE_PREFETCH_BYTES = 512 * 1024 * 1024
-_AHEAD_SHARE = 0.75  # of the bytes in flight: those read ahead of the steps, where reads are merged
 _IO_THREADS = 4  # they only wait; each fetches a whole step, and the fetcher reads its ranges concurrently
 
 
@@ -286,14 +285,13 @@ class Dataset(IterableDataset[Any]):
         fetcher = process.fetcher
         whole_steps = bool(getattr(fetcher, "whole_steps", False))
         max_bytes = self._prefetch_bytes or (_STORE_PREFETCH_BYTES if whole_steps else _PREFETCH_BYTES)
-        trim = Trim(max_bytes if whole_steps else max_bytes // 4)  # a store's window is held long: all of it would come and go
+        trim = None if whole_steps else Trim(max_bytes // 4)
         if fetcher is not None and whole_steps:
             window_end = getattr(self._order, "window_end", None)
             refs = [column.refs for column in process.columns.values() if isinstance(column, BlobColumn)]
             end_of = None if window_end is None else partial(window_end, epoch)
-            ahead_bytes = int(max_bytes * _AHEAD_SHARE)
-            fetcher = ahead = Ahead(fetcher, refs, max_bytes=ahead_bytes, window_end=end_of, stop=stop, trim=trim)
-            rows, max_bytes = ahead.announced(rows), max_bytes - ahead_bytes
+            fetcher = ahead = Ahead(fetcher, refs, max_bytes=max_bytes, window_end=end_of, stop=stop)
+            rows, max_bytes = ahead.announced(rows), max_bytes - int(max_bytes * SHARE)
         recipe = Recipe(
             columns=process.columns,
             row_ids=self._index.row_ids,

@@ -198,6 +198,7 @@ class _Whole:
     whole_steps = True
 
     def __init__(self, inner: Fetcher) -> None:
+        self.reads_by = type(inner).__name__
         self._inner = inner
 
     def fetch(self, refs: BlobRefs) -> Fetched:

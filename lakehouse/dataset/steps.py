@@ -104,7 +104,7 @@ class Recipe:
         threads: threads that decode.
         spread_from: from this step on there are too few others to keep the threads busy.
         max_bytes: bound of the bytes in flight.
-        trim: told of what is read.
+        trim: told of what is read; None: who reads ahead has its own.
         made: what is learnt on the way.
     """
 
@@ -124,7 +124,7 @@ class Recipe:
     spread_from: int
     max_bytes: int
     stop: Stop
-    trim: Trim
+    trim: Trim | None
     made: Made = field(default_factory=Made)
 
 
