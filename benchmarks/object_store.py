@@ -3,8 +3,8 @@
 A real S3 server (SeaweedFS) behind a proxy that delays every request by 20 ms, all on this machine: the server, the proxy and
 the loader share its cores. The processor time of each is printed. Blobs of 14 KB (JPEGs of 320x240) and 150 KB (1280x720), in block order, decoded to RGB.
 
-    python benchmarks/object_store.py                 # both sizes, ingest, first batch
-    python benchmarks/object_store.py --only small    # or large, ingest, first
+    python benchmarks/object_store.py                 # all cases, ingest, first batch
+    python benchmarks/object_store.py --only small    # or another of CASES, ingest, first
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,29 @@ from tests.stores.proxy import running_proxy
 from tests.stores.server import BUCKET, S3Server, running_server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("frame_jpg", pa.large_binary())])
-SIZES = {"small": (5000, (240, 320), 14_000), "large": (500, (720, 1280), 150_000)}
+
+
+class Case(NamedTuple):
+    """Pictures, and how they are read."""
+
+    rows: int
+    epochs: int
+    shape: tuple[int, int]
+    target_bytes: int
+    batch: int
+    shuffle: str
+    pypaimon_rows: int
+    note: str
+
+
+_SMALL, _LARGE = ((240, 320), 14_000, 64), ((720, 1280), 150_000, 16)
+CASES = {
+    "small": Case(40_000, 1, *_SMALL, "blocks", 640, "three windows"),
+    "large": Case(4_000, 1, *_LARGE, "blocks:64x16", 256, "four windows"),
+    "small-once": Case(5_000, 4, *_SMALL, "blocks", 640, "one window, read before each epoch's second batch"),
+    "large-once": Case(500, 2, *_LARGE, "blocks", 256, "one window, read before each epoch's second batch"),
+    "large-default": Case(4_000, 1, *_LARGE, "blocks", 256, "one window of more bytes than are read ahead"),
+}
 
 
 def jpegs(count: int, shape: tuple[int, int], target_bytes: int) -> list[bytes]:
@@ -69,22 +91,26 @@ def make(options: dict[str, str], name: str, blobs: list[bytes]) -> lh.RowIndex:
     return table.latest().query().index()
 
 
-def decoded(index: lh.RowIndex, epochs: int) -> tuple[float, Any]:
-    """Samples a second over whole epochs, start included."""
-    loader = lh.Loader(lh.Dataset(index, batch_size=64 if len(index) > 1000 else 16, seed=1, decode={"frame_jpg": lh.Image()}))
-    began, rows = time.perf_counter(), 0
-    for _ in range(epochs):
+def dataset(index: lh.RowIndex, case: Case, **options: Any) -> lh.Dataset:
+    return lh.Dataset(index, batch_size=case.batch, shuffle=case.shuffle, seed=1, **options)
+
+
+def decoded(index: lh.RowIndex, case: Case) -> tuple[float, float, Any]:
+    """Samples a second over whole epochs, start included; processor time of a sample in us; what was read."""
+    loader = lh.Loader(dataset(index, case, decode={"frame_jpg": lh.Image()}))
+    began, before, rows = time.perf_counter(), time.process_time(), 0
+    for _ in range(case.epochs):
         for batch in loader:
             rows += len(batch["id"])
-    return rows / (time.perf_counter() - began), loader.stats
+    return rows / (time.perf_counter() - began), (time.process_time() - before) / rows * 1e6, loader.stats
 
 
-def by_pypaimon(index: lh.RowIndex, options: dict[str, str], rows: int) -> float:
+def by_pypaimon(index: lh.RowIndex, options: dict[str, str], case: Case) -> float:
     """The same rows in the same order by pypaimon's own merged reads of S3, a batch at a time, decoded alike."""
     from pypaimon import CatalogFactory
 
     file_io = CatalogFactory.create(options).file_io
-    dataset = lh.Dataset(index, batch_size=64 if len(index) > 1000 else 16, seed=1)
+    steps = dataset(index, case)
     refs, image = index.blobs("frame_jpg"), lh.Image()
     from concurrent.futures import ThreadPoolExecutor
 
@@ -92,13 +118,13 @@ def by_pypaimon(index: lh.RowIndex, options: dict[str, str], rows: int) -> float
 
     done, began = 0, time.perf_counter()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for step in range(len(dataset)):
-            chosen = refs.take(dataset.rows_of(0, step).rows)
+        for step in range(len(steps)):
+            chosen = refs.take(steps.rows_of(0, step).rows)
             ranges = [BlobDescriptor(ref.uri, ref.offset, ref.length) for ref in chosen if ref is not None]
             data = file_io.read_ranges_coalesced([(d.uri, d.offset, d.length) for d in ranges], 16)
             list(pool.map(lambda one: image(one, None), data))
             done += len(ranges)
-            if done >= rows:
+            if done >= case.pypaimon_rows:
                 break
     return done / (time.perf_counter() - began)
 
@@ -110,51 +136,57 @@ def by_pypaimon_singly(index: lh.RowIndex, options: dict[str, str], rows: int) -
     from pypaimon.table.row.blob import Blob, BlobDescriptor
 
     reader = UriReader.from_file(CatalogFactory.create(options).file_io)
-    dataset = lh.Dataset(index, batch_size=16, seed=1)
+    steps = lh.Dataset(index, batch_size=16, seed=1)
     refs, image = index.blobs("frame_jpg"), lh.Image()
     done, began = 0, time.perf_counter()
     for step in range(rows // 16):
-        for ref in refs.take(dataset.rows_of(0, step).rows):
+        for ref in refs.take(steps.rows_of(0, step).rows):
             assert ref is not None
             image(Blob.from_descriptor(reader, BlobDescriptor(ref.uri, ref.offset, ref.length)).to_data(), None)
             done += 1
     return done / (time.perf_counter() - began)
 
 
-def training(size: str, server: S3Server, folder: Path, delay_s: float, repeats: int, rows: int | None) -> None:
-    count, shape, target = SIZES[size]
-    count = rows or count
-    blobs = jpegs(count, shape, target)
+def training(name: str, case: Case, server: S3Server, folder: Path, delay_s: float, repeats: int) -> None:
+    blobs = jpegs(case.rows, case.shape, case.target_bytes)
     mean = statistics.mean(map(len, blobs))
-    local = make({"warehouse": str(folder / size)}, size, blobs)
-    options = {"warehouse": f"s3://{BUCKET}/bench-{size}", **server.options()}
-    make(options, size, blobs)
-    epochs = 4 if size == "small" else 2
+    table = name.replace("-", "_")
+    local = make({"warehouse": str(folder / name)}, table, blobs)
+    options = {"warehouse": f"s3://{BUCKET}/bench-{name}", **server.options()}
+    make(options, table, blobs)
+    del blobs
     with relay_process(server, delay_s) as (through, others):
         slow = {**options, **through.options()}
-        index = lh.connect(slow).table(f"default.{size}").latest().query().index()
-        near, far, upstream, spent = [], [], [], []
+        index = lh.connect(slow).table(f"default.{table}").latest().query().index()
+        near, far, spent = [], [], []
         stats: Any = None
         for _ in range(repeats):
-            near.append(decoded(local, epochs)[0])
-            before_s = [cpu_s(pid) for pid in (os.getpid(), *others)]
-            speed, stats = decoded(index, epochs)
-            spent.append([cpu_s(pid) - s for pid, s in zip((os.getpid(), *others), before_s, strict=True)])
+            near.append(decoded(local, case))
+            before_s = [cpu_s(pid) for pid in others]
+            *speed, stats = decoded(index, case)
             far.append(speed)
-        upstream.append(by_pypaimon(index, slow, min(count, 640)))
+            spent.append([(cpu_s(pid) - s) / case.epochs / case.rows * 1e6 for pid, s in zip(others, before_s, strict=True)])
+        merged = by_pypaimon(index, slow, case)
         singly = by_pypaimon_singly(index, slow, 64)
-    a, b, c = statistics.median(near), statistics.median(far), statistics.median(upstream)
-    print(f"{size}: {count} blobs of {mean / 1000:.1f} KB, {epochs} epochs, block order, {delay_s * 1000:.0f} ms a request")
-    print(f"  local files           {a:8.0f} samples/s   runs {', '.join(f'{x:.0f}' for x in near)}")
-    print(f"  S3                    {b:8.0f} samples/s   runs {', '.join(f'{x:.0f}' for x in far)}")
-    print(f"  pypaimon's own, S3    {c:8.0f} samples/s   one run: a batch's reads merged, decoded in threads")
+    a, b = (statistics.median(run[0] for run in runs) for runs in (near, far))
+    epochs = "1 epoch" if case.epochs == 1 else f"{case.epochs} epochs"
+    print(
+        f"{name}: {case.rows:,} blobs of {mean / 1000:.1f} KB, {epochs}, shuffle={case.shuffle!r}, {delay_s * 1000:.0f} ms a request"
+    )
+    print(f"  {case.note}; batch {case.batch}")
+    print(f"  local files           {a:8.0f} samples/s   runs {', '.join(f'{run[0]:.0f}' for run in near)}")
+    print(f"  S3                    {b:8.0f} samples/s   runs {', '.join(f'{run[0]:.0f}' for run in far)}")
+    print(f"  pypaimon's own, S3    {merged:8.0f} samples/s   one run: a batch's reads merged, decoded in threads")
     print(f"  ... a blob at a time  {singly:8.0f} samples/s   one run")
-    pairs = [fast / slow for fast, slow in zip(far, near, strict=True)]  # run one after the other: the machine's speed drifts
+    pairs = [fast[0] / slow[0] for fast, slow in zip(far, near, strict=True)]  # one after the other: the machine's speed drifts
     listed = ", ".join(f"{pair:.2f}" for pair in pairs)
     print(f"  S3 / local            {statistics.median(pairs):8.2f}   (wanted: 0.8)   pairs of runs {listed}")
-    loader_s, relay_s, server_s = (statistics.median(run) / epochs / count * 1e6 for run in zip(*spent, strict=True))
-    print(f"  CPU us a sample       loader {loader_s:.0f}, proxy {relay_s:.0f}, server {server_s:.0f}")
-    print(f"  S3 / pypaimon         {b / c:8.1f}   (wanted: 3)")
+    near_us, far_us = (statistics.median(run[1] for run in runs) for runs in (near, far))
+    relay_us, server_us = (statistics.median(run) for run in zip(*spent, strict=True))
+    print(
+        f"  CPU us a sample       local: loader {near_us:.0f}; S3: loader {far_us:.0f}, proxy {relay_us:.0f}, server {server_us:.0f}"
+    )
+    print(f"  S3 / pypaimon         {b / merged:8.1f}   (wanted: 3)")
     print(f"  bytes fetched / referenced {stats.bytes_fetched / stats.bytes_referenced:.3f}   (wanted: at most 1.05)")
     print(f"  requests a sample     {stats.requests / stats.rows:8.4f}")
 
@@ -307,10 +339,9 @@ def _serve_proxy(server: S3Server, delay_s: float, pipe: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=[*SIZES, "ingest", "first"])
+    parser.add_argument("--only", choices=[*CASES, "ingest", "first"])
     parser.add_argument("--delay-ms", type=float, default=20.0)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", type=int, help="instead of 5,000 small and 500 large ones")
     arguments = parser.parse_args()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
@@ -318,9 +349,9 @@ def main() -> None:
     print(f"command: {' '.join(sys.argv)}; commit {commit}; Python {platform.python_version()}, {os.cpu_count()} cores")
     delay_s = arguments.delay_ms / 1000
     with running_server() as server, tempfile.TemporaryDirectory() as folder:
-        for size in SIZES:
-            if arguments.only in (None, size):
-                training(size, server, Path(folder), delay_s, arguments.repeats, arguments.rows)
+        for name, case in CASES.items():
+            if arguments.only in (None, name):
+                training(name, case, server, Path(folder), delay_s, arguments.repeats)
         if arguments.only in (None, "first"):
             print("first batch, cold start with a saved index of 2,000 rows:")
             first_batch(server, Path(folder), delay_s, arguments.repeats)

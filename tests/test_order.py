@@ -457,6 +457,8 @@ def test_an_order_is_a_value() -> None:
     assert dataclasses.asdict(order) == dataclasses.asdict(fresh)
     assert pickle.dumps(order) == before
     assert len(before) < 500
+    assert Order(10, 0, "blocks:32x8") == Order(10, 0, block_rows=32, window_blocks=8)
+    assert Order(100_000, 7, "blocks:256x64") == order
     for other in (pickle.loads(before), copy.copy(order), copy.deepcopy(order), dataclasses.replace(order)):
         assert other == order
         assert (other.rows(3, 9, 99) == order.rows(3, 9, 99)).all()
@@ -471,6 +473,7 @@ def test_an_order_is_a_value() -> None:
     [
         (Order(10, 0), "blocks-1:256x64"),
         (Order(10, 0, block_rows=32, window_blocks=8), "blocks-1:32x8"),
+        (Order(10, 0, "blocks:32x8"), "blocks-1:32x8"),
         (Order(10, 0, "rows"), "rows-1"),
         (Order(10, 0, None), "stored-1"),
     ],
@@ -530,6 +533,12 @@ def test_a_window_is_shuffled_once_for_all_its_steps(monkeypatch: pytest.MonkeyP
         ({"seed": True}, "seed is an integer, got True"),
         ({"shuffle": "row"}, 'shuffle is "blocks", "rows" or None, got \'row\''),
         ({"shuffle": True}, "got True"),
+        ({"shuffle": "blocks:"}, "got 'blocks:'"),
+        ({"shuffle": "blocks:64"}, '"blocks:64x32" is "blocks" with 64 rows'),
+        ({"shuffle": "blocks:64x-1"}, "got 'blocks:64x-1'"),
+        ({"shuffle": "blocks:64x32 "}, "got 'blocks:64x32 '"),
+        ({"shuffle": "blocks:0x32"}, "block_rows is 1 or more"),
+        ({"shuffle": "blocks:4096x4096"}, "smaller ones"),
         ({"block_rows": 0}, "block_rows is 1 or more"),
         ({"window_blocks": 0}, "window_blocks is 1 or more"),
         ({"block_rows": 2**12, "window_blocks": 2**11}, "smaller ones, or shuffle=\"rows\""),

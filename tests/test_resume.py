@@ -45,12 +45,29 @@ def index(store: str, tmp_path_factory: pytest.TempPathFactory) -> RowIndex:
 # ---- exactness
 
 
-@pytest.mark.parametrize("shuffle", ["blocks", "rows"])
+@pytest.mark.parametrize("shuffle", ["blocks", "blocks:8x3", "rows"])
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_resume_after_every_step_on_other_topologies(index: RowIndex, shuffle: str, tail: str) -> None:
     """103 rows, global batch 12; worlds of 1, 2, 3, 4, 6 and 12 ranks, simulated one after the other."""
     make = Maker(index, batch_size=12, shuffle=shuffle, tail=tail, seed=5)
     assert_resumable(make, topologies=[(1, 0), (2, 0), (3, 0), (4, 0), (6, 0), (12, 0)])
+
+
+def test_a_state_of_other_blocks_says_how_to_get_them(index: RowIndex) -> None:
+    """Blocks of a run's own are part of its order: named in the state, asked for by the error, and then gone on with."""
+    first = loader(index, shuffle="blocks:8x3")
+    batches = iter(first)
+    next(batches)
+    state = stored(first.state_dict())
+    assert state["order"] == "blocks-1:8x3"
+    with pytest.raises(ResumeError, match='pass shuffle="blocks:8x3"'):
+        loader(index).load_state_dict(state)
+    second = loader(index, shuffle="blocks:8x3")
+    second.load_state_dict(state)
+    assert ids(second) == ids(batches)
+    other = loader(index, shuffle="rows")
+    with pytest.raises(ResumeError, match='pass shuffle="blocks:256x64"'):
+        other.load_state_dict(loader(index).state_dict())
 
 
 @pytest.mark.s3

@@ -27,7 +27,7 @@ from lakehouse.dataset.state import LAST_EPOCH, Identity, Start
 from lakehouse.dataset.steps import OnError, Recipe, Rows, Step, Transform
 from lakehouse.errors import ConfigError, ResumeError
 from lakehouse.fetch import Fetcher
-from lakehouse.order import RowOrder, order_of
+from lakehouse.order import RowOrder, Shuffle, order_of
 from lakehouse.shard import Shard, step_of, worker_steps
 
 logger = logging.getLogger(__name__)
@@ -55,8 +55,9 @@ class Dataset(IterableDataset[Any]):
         index: the rows: a `RowIndex`, a `Mixture` of several, or a `Weighted` one.
         batch_size: rows per batch and rank; None: single rows, without the first axis.
         seed: with the epoch, decides the order and all randomness.
-        shuffle: "blocks" (blocks of neighbouring rows, then rows inside a window: fast on any storage), "rows" (any row
-            anywhere), or None (as stored).
+        shuffle: "blocks" (blocks of 256 neighbouring rows, then rows inside a window of 64 blocks: fast on any storage),
+            "rows" (any row anywhere), or None (as stored). "blocks:64x32": blocks of 64 rows, windows of 32 blocks, so that a
+            window of large rows fits into ``prefetch_bytes`` and is read in few long requests.
         decode: BLOB column to decoder; others are `Raw`. A decoder is called from several threads. Each value gets a
             generator with its row's seed, so that an image and its mask are cropped alike.
         columns: which columns, in which order. Default: all of the index.
@@ -102,7 +103,7 @@ class Dataset(IterableDataset[Any]):
         *,
         batch_size: int | None,
         seed: int = 0,
-        shuffle: Literal["blocks", "rows"] | None = "blocks",
+        shuffle: Shuffle = "blocks",
         decode: Mapping[str, Callable[[Any, Any], Any]] | None = None,
         columns: Sequence[str] | None = None,
         transform: Transform | None = None,
@@ -119,7 +120,6 @@ class Dataset(IterableDataset[Any]):
         cache: Cache | None = None,
         fetcher: Fetcher | None = None,
     ) -> None:
-        options.one_of("shuffle", shuffle, ("blocks", "rows", None))
         options.one_of("tail", tail, ("drop", "pad"))
         options.one_of("on_error", on_error, ("raise", "skip", "null"))
         if transform is not None and not callable(transform):

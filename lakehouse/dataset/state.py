@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +56,10 @@ class Identity:
         if seed != self.seed:
             raise ResumeError(f"the state was saved with seed {seed}, this loader has {self.seed}: pass seed={seed}")
         if order != self.order:
+            sized = re.fullmatch(r"blocks-1:(\d+x\d+)", order)
+            option = f'shuffle="blocks:{sized[1]}"' if sized else "the same shuffle="
             raise ResumeError(
-                f"the state was saved with order {order!r}, this loader has {self.order!r}: pass the same shuffle=, "
+                f"the state was saved with order {order!r}, this loader has {self.order!r}: pass {option}, "
                 "with the version of lakehouse that wrote the state if the number differs (see CHANGELOG, Iteration order)"
             )
         return numbers

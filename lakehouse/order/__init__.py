@@ -29,9 +29,10 @@ The order is public API, pinned by ``tests/data/order_golden.json``; `Order.spec
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +52,14 @@ from lakehouse.order.permutations import (
 )
 from lakehouse.order.recent import Recent
 
-Shuffle = Literal["blocks", "rows"] | None
+Shuffle: TypeAlias = str | None  # "blocks", "blocks:64x32", "rows", None
 
 _MAX_ROWS = 2**48  # keeps the halves of the keyed permutation so narrow that 32 bits choose evenly among their values
 _MAX_WINDOW_ROWS = 2**22
 _CHUNK_ROWS = 1024  # "rows" computes so many at once: numpy's cost per call is spread, the first step stays fast
 _CACHED_WINDOWS = 4  # a step may straddle two, and padding goes back to the first
 _CACHED_EPOCHS = 2  # one may still be read to its end while the next one starts
+_SIZED = re.compile(r"blocks:(\d{1,7})x(\d{1,7})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Order:
         n: rows of the index, at most 2**48.
         seed: 0 to 2**64 - 1.
         shuffle: "blocks" (neighbouring rows stay close to each other), "rows" (any row anywhere) or None (as stored).
+            "blocks:64x32" is "blocks" with 64 rows a block and 32 blocks a window, whatever the next two say.
         block_rows: neighbouring rows that stay in one window; used by "blocks" only.
         window_blocks: blocks that are mixed with each other; used by "blocks" only. More mix better and read more at random.
 
@@ -85,8 +88,15 @@ class Order:
     window_blocks: int = 64
 
     def __post_init__(self) -> None:
+        sized = _SIZED.fullmatch(self.shuffle) if isinstance(self.shuffle, str) else None
+        if sized is not None:
+            for name, value in (("shuffle", "blocks"), ("block_rows", int(sized[1])), ("window_blocks", int(sized[2]))):
+                object.__setattr__(self, name, value)
         if self.shuffle not in ("blocks", "rows", None):
-            raise ConfigError(f'shuffle is "blocks", "rows" or None, got {self.shuffle!r}')
+            raise ConfigError(
+                f'shuffle is "blocks", "rows" or None, got {self.shuffle!r}; "blocks:64x32" is "blocks" with 64 rows a block '
+                "and 32 blocks a window"
+            )
         limits = {"n": (0, _MAX_ROWS), "seed": (0, 2**64 - 1)}
         limits |= dict.fromkeys(("block_rows", "window_blocks"), (1, _MAX_WINDOW_ROWS))
         for name, (low, high) in limits.items():
@@ -257,7 +267,11 @@ class RowOrder(Protocol):
 def order_of(index: Any, seed: int, shuffle: Shuffle) -> RowOrder:
     """The order of an index: its own, where it has a method ``order(seed, shuffle)``; else each of its rows once."""
     own = getattr(index, "order", None)
-    return Order(len(index), seed, shuffle) if own is None else own(seed, shuffle)
+    if own is None:
+        return Order(len(index), seed, shuffle)
+    Order(0, seed, shuffle)  # refuses here what the index's own order would refuse at its first step
+    order: RowOrder = own(seed, shuffle)
+    return order
 
 
 def row_rng(seed: int, epoch: int, position: int) -> np.random.Generator:
