@@ -71,6 +71,23 @@ def test_a_window_costs_few_requests_and_the_first_batch_waits_for_no_other(inde
     assert stats.bytes_fetched == sum(length for _, length in store.calls)
 
 
+def test_only_a_first_batch_that_is_waited_for_costs_a_request_a_row(index: lh.RowIndex) -> None:
+    """An epoch that follows a whole one reads its first step with its window; one that follows a loop that was left doesn't."""
+    store = Remote()
+    loader = lh.Loader(lh.Dataset(index, batch_size=16, seed=4, fetcher=RangeFetcher(store)))
+    requests: list[int] = []
+    for taken in (None, None, 1, None):
+        store.calls.clear()
+        for number, _ in enumerate(loader, 1):
+            if number == taken:
+                break
+        else:
+            requests.append(len(store.calls))
+    first, second, last = requests
+    assert second < 8 < 16 < first < 16 + 25
+    assert last > 16
+
+
 def test_little_memory_costs_requests_and_not_bytes(index: lh.RowIndex) -> None:
     _, _, stats = epoch(index, RangeFetcher(Remote()), prefetch_bytes=100_000)
     assert 100 < stats.requests <= 1000

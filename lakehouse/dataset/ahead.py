@@ -57,6 +57,7 @@ class Ahead:
             read; less where steps are so large that two of them, the trainer's and the next, need more than the rest. One
             step is always allowed.
         window_end: position to the end of its window; None: where there are none.
+        hurried: the first step is read alone, a request a row, so that it comes long before its window.
         stop: ends its threads.
     """
 
@@ -69,6 +70,7 @@ class Ahead:
         *,
         max_bytes: int,
         window_end: Callable[[int], int] | None,
+        hurried: bool,
         stop: Stop,
     ) -> None:
         self.reads_by = type(fetcher).__name__  # whose mistakes its errors tell of
@@ -80,6 +82,7 @@ class Ahead:
         self._step_bytes = 0  # of the largest so far
         self._chunk_bytes = max(1, min(_CHUNK_BYTES, int(max_bytes * SHARE) // (4 * _THREADS)))
         self._window_end = window_end
+        self._hurried = hurried
         self._stop = stop
         self._trim = Trim(max_bytes)  # seldom: a window is held long, so that all of it would come and go
         self._lock = threading.Lock()
@@ -99,7 +102,7 @@ class Ahead:
         """The same steps; reading of those that follow begins before each is given out."""
         upcoming: deque[deque[Rows]] = deque()
         waiting: deque[_Sized] = deque()
-        first = True
+        first = self._hurried
         while True:
             wanted = 1 if first else 2  # what steps are drawn from, and what comes next
             while len(upcoming) < wanted:

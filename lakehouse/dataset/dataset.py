@@ -145,6 +145,7 @@ class Dataset(IterableDataset[Any]):
         self._pending: tuple[int, int, int, int] | None = None  # epoch, step, worker and workers of a loaded state
         self._progress: Progress | None = None
         self._process: Opened | None = None
+        self._stop = Stop()  # of the latest iteration
         if 0 < self._order.n < self._shard.global_batch and tail == "drop":
             logger.warning(
                 "%d rows are fewer than one global batch of %d (world %d x batch size %d): epochs have no steps; "
@@ -276,10 +277,12 @@ class Dataset(IterableDataset[Any]):
         elif get_worker_info() is not None and self._transform is None:  # with one, decoded arrays need not leave the process
             place = "lent" if lent else "shared"
         process = self._this_process(place)
+        # Where the epoch before was taken to its end, nobody waits for the first batch alone.
+        hurried = not self._stop.at_end
         if process.caching is not None:
             process.caching.begin_epoch()
         threads = self._thread_count(workers)
-        stop = Stop()
+        stop = self._stop = Stop()
         which = worker_steps(first, len(self), worker, workers)
         rows: Iterator[Rows] = (self.rows_of(epoch, step) for step in which)
         fetcher = process.fetcher
@@ -290,7 +293,7 @@ class Dataset(IterableDataset[Any]):
             window_end = getattr(self._order, "window_end", None)
             refs = [column.refs for column in process.columns.values() if isinstance(column, BlobColumn)]
             end_of = None if window_end is None else partial(window_end, epoch)
-            fetcher = ahead = Ahead(fetcher, refs, max_bytes=max_bytes, window_end=end_of, stop=stop)
+            fetcher = ahead = Ahead(fetcher, refs, max_bytes=max_bytes, window_end=end_of, hurried=hurried, stop=stop)
             rows, max_bytes = ahead.announced(rows), max_bytes - int(max_bytes * SHARE)
         recipe = Recipe(
             columns=process.columns,
@@ -328,7 +331,7 @@ class Dataset(IterableDataset[Any]):
         return self._process
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_progress": None}
+        return {**self.__dict__, "_process": None, "_progress": None, "_stop": Stop()}
 
     # --- torchdata's protocol ------------------------------------------------------------------------------------------
 

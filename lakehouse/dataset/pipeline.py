@@ -38,12 +38,17 @@ _JOIN_SECONDS = 5.0  # a read that hangs does not hold up the trainer's exit; it
 
 
 class Stop:
-    """Asks running tasks to end early; looked at between rows."""
+    """Asks running tasks to end early; looked at between rows.
 
-    __slots__ = ("asked",)
+    Attributes:
+        asked: the iteration is over.
+        at_end: and all its steps were handed over.
+    """
+
+    __slots__ = ("asked", "at_end")
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.at_end = False
 
 
 class Work(Protocol):
@@ -141,6 +146,7 @@ class Pipeline(Generic[W]):
         try:
             self._pump()
             if not self._jobs:
+                self._stop.at_end = True
                 self.close()
                 raise StopIteration
             job = self._jobs[0]
