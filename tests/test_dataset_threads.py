@@ -409,7 +409,7 @@ def test_pickling_keeps_every_option(tmp_path: Path) -> None:
     got = list(twin)
     assert len(got) == len(expected) == 3
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
-    left_out = {"_process", "_progress", "_start", "_index", "_selection", "_order", "_transform", "_shard"}
+    left_out = {"_process", "_progress", "_stop", "_start", "_index", "_selection", "_order", "_transform", "_shard"}
     assert all(getattr(ds, name) == getattr(twin, name) for name in vars(ds).keys() - left_out)
     kept = vars(ds._selection).keys() - {"index", "own_fetcher", "decoders"}
     assert all(getattr(ds._selection, name) == getattr(twin._selection, name) for name in kept)
