@@ -154,6 +154,98 @@ def test_a_mistake_in_a_fetcher_stops_the_run(index: lh.RowIndex) -> None:
         epoch(index, Broken())
 
 
+def test_a_mistake_is_told_by_the_step_that_it_is_in(index: lh.RowIndex) -> None:
+    """A window is read at once, but the batches before the row at fault arrive, and the error names that row's own step."""
+    order, _, _ = epoch(index, RangeFetcher(Remote()))
+    number = 40
+    fault = next(i for i in order[number] if i % 97 != 5)
+    ref = index.blobs("data")[fault]
+    assert ref is not None
+    offset = ref.offset
+
+    class Broken(RangeFetcher):
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            if np.any(refs.offsets == offset):
+                raise TypeError("a mistake")
+            return super().fetch(refs)
+
+    batches = iter(lh.Loader(lh.Dataset(index, batch_size=16, seed=4, fetcher=Broken(Remote()))))
+    assert [next(batches)["id"].tolist() for _ in range(number)] == order[:number]
+    with pytest.raises(
+        lh.LakehouseError, match=rf"one of 16 rows, the first of them .* row {1000 + order[number][0]} .*a mistake"
+    ):
+        next(batches)
+
+
+def test_a_mistake_that_does_not_show_again_is_not_lost(index: lh.RowIndex) -> None:
+    class Once(RangeFetcher):
+        calls = 0
+
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            self.calls += 1
+            if self.calls == 2:
+                raise AssertionError("a mistake")
+            return super().fetch(refs)
+
+    with pytest.raises(lh.LakehouseError, match="AssertionError: a mistake, raised by Once"):
+        epoch(index, Once(Remote()))
+
+
+@pytest.mark.parametrize("whole_steps", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda fetched: Fetched(fetched.values, None), "values and stats of type list and NoneType"),  # hung
+        (lambda fetched: fetched.values, "Odd.fetch returned list; it must return a Fetched"),
+        (lambda fetched: Fetched(iter(fetched.values), fetched.stats), "type list_iterator and FetchStats"),
+        (lambda fetched: Fetched(dict(enumerate(fetched.values)), fetched.stats), "type dict and FetchStats"),
+        (lambda fetched: Fetched([7] * len(fetched.values), fetched.stats), "row 1439 .*a value of type int"),  # 7 zero bytes
+        (lambda fetched: Fetched(["x"] * len(fetched.values), fetched.stats), "row 1439 .*a value of type str"),
+        (lambda fetched: Fetched([OSError("x")] * len(fetched.values), fetched.stats), "row 1439 .*a value of type OSError"),
+        (lambda fetched: Fetched([None] * len(fetched.values), fetched.stats), "row 1439 .*a value of type NoneType"),
+    ],
+)
+@pytest.mark.parametrize("decode", [{}, {"data": lambda data, rng: len(data)}])
+def test_an_answer_that_is_none_stops_the_run(
+    index: lh.RowIndex, answer: Any, expected: str, decode: Any, whole_steps: bool
+) -> None:
+    class Odd:
+        def fetch(self, refs: BlobRefs) -> Any:
+            return answer(LocalFetcher().fetch(refs))
+
+    fetcher = Odd()
+    fetcher.whole_steps = whole_steps  # type: ignore[attr-defined]
+    with pytest.raises(lh.LakehouseError, match=expected):
+        epoch(index, fetcher, decode=decode, on_error="skip")
+
+
+@pytest.mark.parametrize(("offset", "length"), [(2**63 - 50, 100), (2**63 - 1, 2**63 - 1), (-5, 10), (0, -7), (0, 2**62)])
+@pytest.mark.parametrize("prefetch_bytes", [100_000, 256 << 20])
+def test_a_range_that_no_object_can_have_is_one_bad_row(
+    index: lh.RowIndex, offset: int, length: int, prefetch_bytes: int
+) -> None:
+    refs = index.blobs("data")
+    offsets, lengths = refs.offsets.copy(), refs.lengths.copy()
+    offsets[300], lengths[300] = offset, length
+    index._blobs["data"] = BlobRefs(refs.uris, refs.uri_ids, offsets, lengths)
+    options = {"tail": "pad", "on_error": "skip", "prefetch_bytes": prefetch_bytes}
+    _, values, stats = epoch(index, RangeFetcher(Remote(), backoff_s=0), **options)
+    assert dict(stats.reasons) == {"FetchError": 1}
+    assert values == {i: None if i % 97 == 5 else blob(i) for i in range(1000) if i != 300}
+
+
+def test_more_ranks_than_rows_are_padded(tmp_path: Path) -> None:
+    few = make_index(tmp_path, {"id": [0, 1, 2]}, {"data": [blob(i) for i in range(3)]})
+    for shuffle in ("blocks", "blocks:2x1", "rows", None):
+        seen = []
+        for rank in range(4):
+            ds = lh.Dataset(few, batch_size=2, shuffle=shuffle, rank=rank, world=4, tail="pad", fetcher=RangeFetcher(Remote()))
+            for batch in lh.Loader(ds):
+                assert batch["data"] == [blob(i) for i in batch["id"].tolist()]
+                seen += batch["id"][batch["valid"]].tolist()
+        assert sorted(seen) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("wrong", [lambda values: values[:-1], lambda values: [*values, b"more"], lambda values: None])
 def test_another_number_of_values_than_was_asked_for_stops_the_run(index: lh.RowIndex, wrong: Any) -> None:
     class Wrong(RangeFetcher):
@@ -161,7 +253,7 @@ def test_another_number_of_values_than_was_asked_for_stops_the_run(index: lh.Row
             fetched = super().fetch(refs)
             return Fetched(wrong(fetched.values), fetched.stats)
 
-    with pytest.raises(lh.LakehouseError, match=r"Wrong\.fetch returned \d+ values for 16|NoneType.*raised by Wrong"):
+    with pytest.raises(lh.LakehouseError, match=r"Wrong\.fetch returned (\d+ values for 16|.* of type NoneType)"):
         epoch(index, Wrong(Remote()))
 
 

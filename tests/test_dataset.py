@@ -333,6 +333,34 @@ def test_custom_decoders(tmp_path: Path) -> None:
         column(lambda data, rng: np.zeros(1, np.float32 if len(data) % 2 else np.float64))
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_decoders_that_return_odd_arrays(tmp_path: Path, ragged: bool) -> None:
+    index = raw_index(tmp_path, 3)
+
+    def column(value: Any) -> Any:
+        (batch,) = one(index, batch_size=3, decode={"data": lambda data, rng: value}, ragged=ragged)
+        return batch["data"]
+
+    for kind in (">u2", ">i4", ">f8", "<i8"):  # numbers in files have either byte order
+        expected = torch.tensor([1, 2, 300], dtype=torch.float64)
+        assert torch.equal(column(np.array([1, 2, 300], kind))[2].double(), expected)
+    assert not column(torch.ones(2, requires_grad=True))[0].requires_grad
+    assert column(np.array([2**63 - 1], np.uint64))[1].tolist() == [2**63 - 1]
+    for value, why in (
+        (np.array([2**64 - 1], np.uint64), f"row 1000 .* uint64 .*{2**64 - 1} is beyond the largest int64"),  # it was -1
+        (np.zeros(2, np.longdouble), "row 1000 .* no tensor can hold"),
+        (2**70, "column data: the decoder returned numbers that no tensor can hold"),
+    ):
+        with pytest.raises(LakehouseError, match=why):
+            column(value)
+    sparse = torch.eye(3).to_sparse()
+    if ragged:
+        assert torch.equal(column(sparse)[0].to_dense(), torch.eye(3))
+    else:
+        with pytest.raises(LakehouseError, match=r"column data: .*sparse_coo"):
+            column(sparse)
+
+
 @pytest.mark.s3
 def test_the_real_frames_come_back_byte_by_byte(tmp_path: Path, road_frames: list[Path]) -> None:
     data = [path.read_bytes() for path in road_frames]

@@ -311,7 +311,13 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         packed = json.dumps({**json.loads(good[start:-16]), **change}).encode()
         return good[:start] + packed + struct.pack("<II8s", len(packed), zlib.crc32(packed), b"LHINDEX1")
 
+    def packed_as(packed: bytes) -> bytes:
+        return good[:start] + packed + struct.pack("<II8s", len(packed), zlib.crc32(packed), b"LHINDEX1")
+
     load(with_header({}))
+    for text in (b"[]", b"{", b"\xff", b"[" * 100_000, b'{"format": 1}'):
+        with pytest.raises(lh.ResumeError, match="not a whole saved index"):
+            load(packed_as(text))
     for data in (b"", b"x" * 100, good[:-1], good[: len(good) // 2], good[8:], good[:start] + b"X" + good[start + 1 :]):
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):
             load(data)
@@ -320,6 +326,16 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         {"rows": -1},
         {"row_ids": {"dtype": "<i8", "buffer": [10**12, 824]}},
         {"row_ids": {"dtype": "O", "buffer": [0, 824]}},
+        {"row_ids": None},
+        {"row_ids": {"dtype": "<i8", "buffer": "x"}},
+        {"rows": "103"},
+        {"table": 1},
+        {"snapshot": "1"},
+        {"fingerprint": None},
+        {"schema": "x"},
+        {"types": ""},
+        {"scalars": {"none": {}}},
+        {"blobs": []},
     ):
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):
             load(with_header(change))

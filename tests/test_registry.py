@@ -367,3 +367,20 @@ def test_row_ids_take_little_room(tmp_path: Path, ids: Any, most: int) -> None:
     write_ids(ids, tmp_path / "ids")
     assert (tmp_path / "ids").stat().st_size <= most
     assert np.array_equal(read_ids((tmp_path / "ids").read_bytes()), ids)
+
+
+@pytest.mark.parametrize(
+    ("order", "seed"),
+    [("blocks-1:0x4", 1), ("blocks-1:" + "9" * 5000 + "x1", 1), ("blocks-1:\u0663x\u0664", 1), ("rows-1", 2**64)],
+)
+def test_a_state_whose_order_can_not_be_is_refused(order: str, seed: int) -> None:
+    with pytest.raises(lh.ResumeError, match="not"):
+        seen(Place("sha256:0", seed, 0, 4, order), 10)
+
+
+@pytest.mark.parametrize(
+    ("order", "batch", "rows"), [("stored-1", 4, 8), ("rows-1", 16, 0), ("stored-1", 16, 0), ("rows-1", 4, 10)]
+)
+def test_rows_seen_in_any_number_of_epochs(order: str, batch: int, rows: int) -> None:
+    """Epochs that consume nothing, or the same rows each, are not gone through one by one."""
+    assert len(seen(Place("sha256:0", 1, 2**60, 0, order), 10, batch)) == rows

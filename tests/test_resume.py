@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from lakehouse.decode import Image
 from lakehouse.errors import ConfigError, ResumeError
 from lakehouse.index import RowIndex
 from lakehouse.loader import Loader
+from lakehouse.mixture import Mixture, Weighted
 from lakehouse.testing import assert_elastic, assert_resumable
 from tests.stores.place import on_stores
 from tests.training import Maker, ids, image_index, make_index, raw_index, stored
@@ -65,6 +67,9 @@ def test_a_state_of_other_blocks_says_how_to_get_them(index: RowIndex) -> None:
     second = loader(index, shuffle="blocks:8x3")
     second.load_state_dict(state)
     assert ids(second) == ids(batches)
+    for parts in (Mixture({"a": (index, 0.5), "b": (index.take([1, 2]), 0.5)}), Weighted(index, np.ones(len(index)))):
+        with pytest.raises(ResumeError, match='pass shuffle="blocks:8x3"'):
+            loader(parts).load_state_dict(stored(loader(parts, shuffle="blocks:8x3").state_dict()))
     other = loader(index, shuffle="rows")
     with pytest.raises(ResumeError, match='pass shuffle="blocks:256x64"'):
         other.load_state_dict(loader(index).state_dict())
@@ -381,6 +386,7 @@ from pathlib import Path
 import torch.distributed as dist
 from lakehouse.dataset import Dataset
 from lakehouse.loader import Loader
+from lakehouse.mixture import Mixture, Weighted
 from tests.training import raw_index
 folder, rank, world, size, slow, workers = Path(sys.argv[1]), *map(int, sys.argv[2:7])
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{sys.argv[7]}", rank=rank, world_size=world)

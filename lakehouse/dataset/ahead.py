@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lakehouse.dataset.memory import Trim
 from lakehouse.dataset.pipeline import Stop
 from lakehouse.dataset.steps import Rows
-from lakehouse.errors import FetchError
-from lakehouse.fetch import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, BlobRefs, Fetched, Fetcher, FetchStats, plan_spans
+from lakehouse.errors import FetchError, LakehouseError
+from lakehouse.fetch import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, BlobRefs, Fetched, Fetcher, FetchStats, answered, plan_spans
 
 # One request where rows lie together, and it costs a store's server half as much a byte as four of 1 MiB; hundreds where they
 # lie apart. Sixteen chunks at a time fill a connection of some gigabits.
@@ -139,7 +140,7 @@ class Ahead:
                 if following is None:
                     break
                 refs = [column.take(following.rows) for column in self._columns]
-                waiting.append(_Sized(following, sum(part.total_bytes for part in refs)))
+                waiting.append(_Sized(following, sum(int(_sizes(part).sum()) for part in refs)))
                 self._step_bytes = max(self._step_bytes, waiting[-1].bytes)
             rows, size = waiting[count]
             start = int(rows.positions[0])
@@ -162,9 +163,8 @@ class Ahead:
 
     def _are_scattered(self, members: Sequence[Rows]) -> bool:
         refs = _joined(self._parts(members), same_uris=self._by_number)
-        plan = plan_spans(
-            refs.uri_ids, refs.offsets.clip(0), refs.lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE
-        )
+        uri_ids = np.where(refs.impossible, -1, refs.uri_ids)  # each will be an error of its own
+        plan = plan_spans(uri_ids, refs.offsets, refs.lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE)
         return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
 
     def _begin(self, members: Sequence[Rows], *, is_first: bool) -> None:
@@ -206,10 +206,8 @@ class Ahead:
         stats = FetchStats()
         error: BaseException | None = None
         try:
-            fetched = self._fetcher.fetch(group.refs.take(rows))
+            fetched = answered(self._fetcher.fetch(group.refs.take(rows)), len(rows), self.reads_by)
             values, stats = fetched.values, fetched.stats
-            if len(values) != len(rows):  # each step then asks by itself, and says what is wrong with the fetcher
-                error = FetchError(f"{len(values)} values for {len(rows)} references")
         except BaseException as caught:  # noqa: BLE001 - raised where the values are waited for
             error = caught
         with self._lock:
@@ -256,6 +254,7 @@ class Ahead:
     def fetch(self, refs: BlobRefs) -> Fetched:
         """What was read ahead, waited for where need be; anything else is read now."""
         name = self._name(refs)
+        mistake: BaseException | None = None
         with self._lock:
             group = next((group for group in self._groups if group.holds(name)), None)
             if group is not None:
@@ -263,8 +262,8 @@ class Ahead:
                     self._arrived.wait(_IDLE_S)
                 if self._stop.asked:  # nobody takes them any more
                     return Fetched([FetchError("the iteration has ended")] * len(refs), FetchStats())
-                if group.error is not None and not isinstance(group.error, FetchError):
-                    raise group.error
+                if group.error is not None and not isinstance(group.error, Exception):
+                    raise group.error  # SystemExit and the like
                 found = group.has(name)
                 values, taken_bytes = group.take(name)
                 self._held_bytes -= taken_bytes
@@ -275,8 +274,14 @@ class Ahead:
                     self._room.notify()
                 if found:
                     return Fetched(values, group.share(taken_bytes))
-                # A fetcher of the user's own raised for a whole call: which of its ranges is bad is found out by the step.
-        return self._fetcher.fetch(refs)
+                # A fetcher of the user's own raised for a whole call: which of its ranges is bad, or which one shows its
+                # mistake, is found out by the step.
+                if not group.left and not isinstance(group.error, LakehouseError):
+                    mistake = group.error  # not lost, should it not show again
+        fetched = self._fetcher.fetch(refs)
+        if mistake is not None:
+            raise mistake
+        return fetched
 
 
 class _Group:
@@ -296,7 +301,7 @@ class _Group:
             self._slices.setdefault(name, []).append(number)
         self._starts = np.cumsum([0, *rows]).tolist()
         self._slice_of = np.repeat(np.arange(len(rows)), rows)  # [n] of each row
-        self._sizes = np.where(refs.uri_ids >= 0, np.maximum(refs.lengths, 1), 0)  # [n]
+        self._sizes = _sizes(refs)  # [n]
         self._missing = np.bincount(self._slice_of[refs.uri_ids >= 0], minlength=len(rows))  # of each slice, rows not there
         self._values: list[Any] = [None] * len(refs)
         self._stats = FetchStats()
@@ -305,7 +310,7 @@ class _Group:
         self._shared = FetchStats()
         order = np.lexsort((refs.offsets, refs.uri_ids))
         order = order[refs.uri_ids[order] >= 0]
-        sizes = np.maximum(refs.lengths[order], 1)
+        sizes = self._sizes[order]
         chunk_of = (np.cumsum(sizes) - 1) // chunk_bytes  # [m]
         starts = np.flatnonzero(np.diff(chunk_of, prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
@@ -365,6 +370,11 @@ class _Group:
         )
         self._shared = done + part
         return part
+
+
+def _sizes(refs: BlobRefs) -> npt.NDArray[np.int64]:
+    """Bytes that each range takes once it is read, int64[n]; 0: nothing is read."""
+    return np.where(refs.uri_ids >= 0, np.where(refs.impossible, 1, np.maximum(refs.lengths, 1)), 0)
 
 
 def _joined(parts: Sequence[BlobRefs], *, same_uris: bool) -> BlobRefs:

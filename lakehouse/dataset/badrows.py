@@ -56,9 +56,10 @@ def bad_value(row_id: int, column: str, ref: BlobRef | None, error: BadRow) -> d
 
 def mistake(doing: str, what: str, where: str, error: Exception) -> LakehouseError:
     """The error that stops the run, where a fetcher or decoder raised what no bad row explains."""
+    instead = "FetchError" if doing == "fetching" else "DecodeError"
     return LakehouseError(
         f"{where}: {doing} stopped by {cause_line(error)}, raised by {what}. Such an error always stops the run; for bytes "
-        "that can't be read raise lakehouse.DecodeError instead, which follows on_error"
+        f"that can't be read raise lakehouse.{instead} instead, which follows on_error"
     )
 
 

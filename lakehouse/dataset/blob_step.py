@@ -26,7 +26,7 @@ from lakehouse.dataset.placed import Placed
 from lakehouse.dataset.stack import gather, size_bytes
 from lakehouse.dataset.stage import stage
 from lakehouse.errors import DecodeError, FetchError, LakehouseError
-from lakehouse.fetch import Fetched, Fetcher, FetchStats
+from lakehouse.fetch import Fetched, Fetcher, FetchStats, answered
 
 _MIN_CHUNK_ROWS = 8  # below: handing out tasks costs more than it spreads
 _MAX_CHUNK_ROWS = 32  # while it is unknown how long a row takes
@@ -155,12 +155,9 @@ class BlobStep:
             # A fetcher of the user's own may raise for a whole call. One bad range is one bad row all the same.
             fetched = self._fetch_singly(lo, hi) if hi - lo > 1 else Fetched([error], FetchStats(requests=1))
         except Exception as error:
-            raise mistake("fetching", self._reads_by, self._where(lo), error) from error
-        if len(fetched.values) != hi - lo:
-            raise LakehouseError(
-                f"{self._reads_by}.fetch returned {len(fetched.values)} values for {hi - lo} references; "
-                "it must return one for each, in order"
-            )
+            which = self._where(lo) if hi - lo == 1 else f"one of {hi - lo} rows, the first of them {self._where(lo)}"
+            raise mistake("fetching", self._reads_by, which, error) from error
+        fetched = answered(fetched, hi - lo, self._reads_by)
         seconds = time.perf_counter() - began
         sizes = self.column.sizes
         sizes.read_s += (seconds / max(1, hi - lo) - sizes.read_s) / 4  # of the last few calls; a lost update does no harm
@@ -180,7 +177,7 @@ class BlobStep:
         stats = FetchStats()
         for i in range(lo, hi):
             try:
-                one = self._fetcher.fetch(self._refs.take(np.array([i])))
+                one = answered(self._fetcher.fetch(self._refs.take(np.array([i]))), 1, self._reads_by)
             except FetchError as error:  # noqa: PERF203 - one bad range is one bad row
                 values.append(error)
             else:
@@ -196,13 +193,11 @@ class BlobStep:
         began = time.perf_counter()
         rows, data = [], []
         for i, value in enumerate(values, lo):
-            if value is None:
-                self.errors[i] = DecodeError("the BLOB is null")
-            elif isinstance(value, FetchError):
-                self.errors[i] = value
-            else:
+            if type(value) is bytes or self._is_data(i, value):
                 rows.append(i)
                 data.append(value)
+            else:
+                self.errors[i] = DecodeError("the BLOB is null") if value is None else value
         (self._call if self._placed is None else self._placed.decode)(rows, data, self._stop)
         seconds = time.perf_counter() - began
         self.column.sizes.decode_s = seconds / max(1, len(rows))
@@ -211,12 +206,25 @@ class BlobStep:
 
     def _keep_bytes(self, lo: int, values: Sequence[Any]) -> None:
         for i, data in enumerate(values, lo):
-            if type(data) is bytes or data is None:
+            if type(data) is bytes:
                 self._values[i] = data
-            elif isinstance(data, FetchError):
+            elif self._is_data(i, data):
+                self._values[i] = bytes(memoryview(data))
+            elif data is not None:
                 self.errors[i] = data
-            else:
-                self._values[i] = bytes(data)
+
+    def _is_data(self, i: int, value: Any) -> bool:
+        """Whether a fetched value is bytes, rather than null or an error."""
+        if isinstance(value, FetchError) or (value is None and self._refs.uri_ids[i] < 0):
+            return False
+        try:
+            memoryview(value)
+        except TypeError as error:
+            raise LakehouseError(
+                f"{self._where(i)}: {self._reads_by}.fetch returned a value of type {type(value).__name__}; a value is bytes "
+                "(or another buffer), a FetchError, or None where the reference is null"
+            ) from error
+        return True
 
     def _call(self, rows: Sequence[int], data: Sequence[Any], stop: Stop) -> None:
         decoder = self.column.decoder

@@ -10,7 +10,9 @@ import torch
 
 from lakehouse.dataset.columns import as_tensor
 from lakehouse.dataset.memory import Memory
-from lakehouse.errors import DecodeError, LakehouseError
+from lakehouse.errors import DecodeError, LakehouseError, cause_line
+
+_MAX_INT64 = np.iinfo(np.int64).max
 
 
 class Decoded(Protocol):
@@ -47,7 +49,7 @@ def gather(
         DecodeError: arrays of different shapes, which are not to come as a list.
         LakehouseError: arrays of different types.
     """
-    given = {k: _plain(value) for k, value in values.items()}
+    given = {k: _plain(value, k, where) for k, value in values.items()}
     tensors = all(isinstance(value, torch.Tensor) for value in given.values())
     if column.listed and tensors:
         return _spread(given, length, torch.zeros(column.empty_shape(), dtype=torch.uint8))
@@ -55,7 +57,10 @@ def gather(
         check_shapes(column.name, {k: tuple(value.shape) for k, value in given.items()}, where)
         return _stacked(column.name, given, length, memory)
     if given and all(isinstance(value, (bool, int, float)) for value in given.values()):
-        return torch.tensor(_spread(given, length, type(next(iter(given.values())))(0)))
+        try:
+            return torch.tensor(_spread(given, length, type(next(iter(given.values())))(0)))
+        except (RuntimeError, ValueError, OverflowError) as error:
+            raise _no_tensor(f"column {column.name}", "numbers", error) from error
     return _spread(given, length, None)
 
 
@@ -82,17 +87,32 @@ def check_shapes(name: str, shapes: Mapping[int, tuple[int, ...]], where: Callab
 
 def size_bytes(value: Any) -> int:
     """About how much memory a value takes."""
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        return 64  # sparse ones do not say
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size
     return len(value) if isinstance(value, (bytes, bytearray, str)) else 64
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, k: int, where: Callable[[int], str]) -> Any:
     """Arrays and numpy numbers as tensors, anything else as it is."""
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
-        return as_tensor(np.require(value, requirements=["C", "W"]))
-    return value
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "biufc":
+        return value
+    try:
+        # Files hold numbers of either byte order; torch knows the machine's own.
+        array = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+        if array.dtype == np.uint64 and array.size and array.max() > _MAX_INT64:
+            raise OverflowError(f"{array.max()} is beyond the largest int64")
+        return as_tensor(array)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_tensor(where(k), f"an array of {value.dtype}", error) from error
+
+
+def _no_tensor(place: str, what: str, error: Exception) -> LakehouseError:
+    return LakehouseError(f"{place}: the decoder returned {what} that no tensor can hold: {cause_line(error)}")
 
 
 def _spread(values: Mapping[int, Any], length: int, missing: Any) -> list[Any]:
@@ -109,6 +129,9 @@ def _stacked(name: str, values: Mapping[int, torch.Tensor], length: int, memory:
     out = memory.tensor((length, *first.shape), first.dtype)
     if len(values) < length:
         out.zero_()
-    for k, value in values.items():
-        out[k] = value
+    try:
+        for k, value in values.items():
+            out[k] = value
+    except RuntimeError as error:  # sparse, quantized, without data
+        raise _no_tensor(f"column {name}", f"a tensor of {first.dtype}, {first.layout}, {first.device}", error) from error
     return out

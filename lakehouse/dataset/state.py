@@ -56,8 +56,8 @@ class Identity:
         if seed != self.seed:
             raise ResumeError(f"the state was saved with seed {seed}, this loader has {self.seed}: pass seed={seed}")
         if order != self.order:
-            sized = re.fullmatch(r"blocks-1:(\d+x\d+)", order)
-            option = f'shuffle="blocks:{sized[1]}"' if sized else "the same shuffle="
+            sizes = set(re.findall(r"blocks-1:(\d+x\d+)", order))  # of a mixture all parts have the same
+            option = f'shuffle="blocks:{sizes.pop()}"' if len(sizes) == 1 else "the same shuffle="
             raise ResumeError(
                 f"the state was saved with order {order!r}, this loader has {self.order!r}: pass {option}, "
                 "with the version of lakehouse that wrote the state if the number differs (see CHANGELOG, Iteration order)"

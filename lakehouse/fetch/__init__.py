@@ -15,7 +15,7 @@ from lakehouse.fetch.local import LocalFetcher
 from lakehouse.fetch.plan import SpanPlan, plan_spans
 from lakehouse.fetch.process import PerProcess
 from lakehouse.fetch.reads import ReadRange
-from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, fetch_blob
+from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, answered, fetch_blob
 from lakehouse.fetch.remote import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, RangeFetcher
 from lakehouse.fetch.retry import ReadError, Verdict, classify
 from lakehouse.fetch.table import TableFetcher
@@ -40,6 +40,7 @@ __all__ = [
     "TableFetcher",
     "Verdict",
     "VerifyingFetcher",
+    "answered",
     "classify",
     "fetch_blob",
     "fsspec_read_range",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lakehouse.errors import FetchError
+from lakehouse.errors import FetchError, LakehouseError
 from lakehouse.fetch.uris import Uris
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 Value: TypeAlias = "bytes | memoryview | FetchError | None"
 
 TO_END = -1
+_MAX_INT64 = np.iinfo(np.int64).max
 _SHOWN = 3
 
 
@@ -131,6 +132,11 @@ class BlobRefs:
         """Bytes referenced, without the ranges of unknown length."""
         return int(self.lengths[(self.uri_ids >= 0) & (self.lengths > 0)].sum())
 
+    @property
+    def impossible(self) -> npt.NDArray[np.bool_]:
+        """Which ranges no object can have, bool[n]: wrong references, whatever their object holds."""
+        return (self.offsets < 0) | (self.lengths < TO_END) | (self.lengths > _MAX_INT64 - self.offsets.clip(0))
+
     def __len__(self) -> int:
         return len(self.uri_ids)
 
@@ -201,6 +207,24 @@ class Fetcher(Protocol):
     def fetch(self, refs: BlobRefs) -> Fetched:
         """Read every range; a range that can't be read is a FetchError among the values, never raised."""
         ...
+
+
+def answered(fetched: Any, length: int, reads_by: str) -> Fetched:
+    """What a fetcher returned, once it is seen to be an answer: users write fetchers of their own.
+
+    Raises:
+        LakehouseError: no `Fetched` with one value for each reference.
+    """
+    if not isinstance(fetched, Fetched):
+        wrong = f"{type(fetched).__name__}; it must return a Fetched(values, stats)"
+    elif not isinstance(fetched.values, (list, tuple)) or not isinstance(fetched.stats, FetchStats):
+        kinds = f"{type(fetched.values).__name__} and {type(fetched.stats).__name__}"
+        wrong = f"values and stats of type {kinds}; they must be a list and a FetchStats"
+    elif len(fetched.values) != length:
+        wrong = f"{len(fetched.values)} values for {length} references; it must return one for each, in order"
+    else:
+        return fetched
+    raise LakehouseError(f"{reads_by}.fetch returned {wrong}")
 
 
 def fetch_blob(ref: BlobRef | daft.File, table: HasFetcher) -> bytes:

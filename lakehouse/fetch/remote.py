@@ -23,7 +23,6 @@ SPAN_BYTES = 8 * 1024 * 1024
 LEAST_SPAN_BYTES = 4 * 1024 * 1024
 CONCURRENCY = 64
 WASTE = 0.05
-_MAX_INT64 = np.iinfo(np.int64).max
 
 # What was read of one range: all its bytes, its parts in order, or why it was not read.
 _Read: TypeAlias = "bytes | list[memoryview] | Failure"
@@ -99,7 +98,7 @@ class RangeFetcher:
         began_s = time.perf_counter()
         tally = Tally()
         held = refs.uri_ids >= 0
-        bad = (refs.offsets < 0) | (refs.lengths < TO_END) | (refs.lengths > _MAX_INT64 - refs.offsets.clip(0))
+        bad = refs.impossible
         values: list[Value] = [None] * len(refs)
         for row in np.flatnonzero(held & bad).tolist():
             ref = _ref(refs, row)

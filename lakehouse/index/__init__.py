@@ -290,7 +290,7 @@ class RowIndex:
             ResumeError: a damaged file, or a table that was dropped and made again under the same name.
         """
         file = IndexFile(path)
-        header = file.header
+        header = file.index_header()
         name, number = header["table"], header["snapshot"]
         if not name:
             raise ResumeError(
@@ -312,7 +312,11 @@ class RowIndex:
 
     @classmethod
     def _mapped(cls, file: IndexFile, source: Source) -> RowIndex:
-        header = file.header
+        with file.read_whole():
+            return cls._of_header(file, file.header, source)
+
+    @classmethod
+    def _of_header(cls, file: IndexFile, header: dict[str, Any], source: Source) -> RowIndex:
         n = header["rows"]
         types = schema_of_text(header["types"])
         scalars = {name: file.array(node, types.field(name).type) for name, node in header["scalars"].items()}
@@ -332,7 +336,7 @@ class RowIndex:
     def _is_in(self, file: Path) -> bool:
         """Whether the file still holds these rows: someone may have saved another index under its name, or deleted it."""
         try:
-            fingerprint: str = IndexFile(file).header["fingerprint"]
+            fingerprint: str = IndexFile(file).index_header()["fingerprint"]
         except (NotFoundError, ResumeError):
             return False
         return fingerprint == self._fingerprint

@@ -14,14 +14,16 @@ import os
 import struct
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import NoneType
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakehouse.errors import NotFoundError, ResumeError, cause_line
+from lakehouse.errors import LakehouseError, NotFoundError, ResumeError, cause_line
 from lakehouse.index.mapped import let_go, map_file
 
 MAGIC = b"LHINDEX1"
@@ -29,6 +31,16 @@ _ALIGN = 64
 _PIECE_VALUES = 1 << 20
 _PIECE_BYTES = 1 << 23
 _TAIL = struct.Struct("<II8s")
+# What a header says of the index as a whole. The rest describes buffers, and is checked as they are mapped.
+_HEADER: dict[str, type | tuple[type, ...]] = {
+    "table": str,
+    "uuid": str,
+    "snapshot": (int, NoneType),
+    "where": str,
+    "fingerprint": str,
+    "rows": int,
+}
+_ODD_VALUES = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError, pa.ArrowException)
 # A header holds names and buffer positions; a billion rows need no more of it than ten.
 _MAX_HEADER_BYTES = 256 * 1024 * 1024
 
@@ -172,12 +184,33 @@ class IndexFile:
         packed = self._whole.slice(size - _TAIL.size - length, length).to_pybytes()
         if zlib.crc32(packed) != checksum:
             raise self._damaged("its header's checksum does not match")
-        header: dict[str, Any] = json.loads(packed)
-        if header.get("format") != 1:
+        header: Any = None
+        with self.read_whole():
+            header = json.loads(packed)
+            saved_format = header.get("format")
+        if saved_format != 1:
             raise ResumeError(
-                f"{self.path}: saved in format {header.get('format')}, this version reads format 1; upgrade lakehouse-sdk"
+                f"{self.path}: saved in format {saved_format}, this version reads format 1; upgrade lakehouse-sdk"
             )
-        return header
+        return dict(header)
+
+    def index_header(self) -> dict[str, Any]:
+        """The header, once what it says of the index as a whole is of the right kind."""
+        for name, kinds in _HEADER.items():
+            value = self.header.get(name)
+            if name not in self.header or not isinstance(value, kinds) or isinstance(value, bool):
+                raise self._damaged(f"its header has {value!r} for {name!r}"[:200])
+        return self.header
+
+    @contextlib.contextmanager
+    def read_whole(self) -> Iterator[None]:
+        """What goes wrong with the header's values inside is told as damage: they may be anything, checksum or not."""
+        try:
+            yield
+        except LakehouseError:
+            raise
+        except _ODD_VALUES as error:
+            raise self._damaged(cause_line(error)) from error
 
     def _damaged(self, what: str) -> ResumeError:
         return ResumeError(f"{self.path}: not a whole saved index: {what}; save it again from its query")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from lakehouse.errors import ConfigError, ResumeError
 from lakehouse.order import Order
 
 _FORMAT = 1
-_BLOCKS = re.compile(r"blocks-1:(\d+)x(\d+)")
+_BLOCKS = re.compile(r"blocks-1:(\d{1,7})x(\d{1,7})", re.ASCII)
 _PIECE_ROWS = 1 << 20
 
 
@@ -77,8 +78,11 @@ def seen(place: Place, n: int, global_batch: int | None = None) -> npt.NDArray[n
         return np.arange(n, dtype=np.int64)
     order = _order(place, n)
     consumed = np.zeros(n, np.bool_)
-    for epoch in range(place.epoch + 1):
-        stop = place.position if epoch == place.epoch else n // (global_batch or 1) * (global_batch or 1)
+    whole = n // (global_batch or 1) * (global_batch or 1)  # rows of a complete epoch
+    # Complete epochs without a step have consumed nothing, and those in stored order always the same.
+    complete = range(place.epoch if order.shuffle else min(place.epoch, 1)) if whole else range(0)
+    for epoch in chain(complete, (place.epoch,)):
+        stop = place.position if epoch == place.epoch else whole
         for start in range(0, min(stop, n), _PIECE_ROWS):
             consumed[order.rows(epoch, start, min(start + _PIECE_ROWS, stop, n))] = True
         if consumed.all():
@@ -87,16 +91,17 @@ def seen(place: Place, n: int, global_batch: int | None = None) -> npt.NDArray[n
 
 
 def _order(place: Place, n: int) -> Order:
-    if place.order == "stored-1":
-        return Order(n, place.seed, None)
-    if place.order == "rows-1":
-        return Order(n, place.seed, "rows")
     blocks = _BLOCKS.fullmatch(place.order)
-    if blocks is None:
-        raise ResumeError(
-            f"the state's order is {place.order!r}, which is not that of a plain index in this version of lakehouse"
-        )
-    return Order(n, place.seed, "blocks", int(blocks[1]), int(blocks[2]))
+    try:
+        if place.order == "stored-1":
+            return Order(n, place.seed, None)
+        if place.order == "rows-1":
+            return Order(n, place.seed, "rows")
+        if blocks is not None:
+            return Order(n, place.seed, "blocks", int(blocks[1]), int(blocks[2]))
+    except ConfigError as error:
+        raise ResumeError(f"the state is not one of lakehouse: {error}") from error
+    raise ResumeError(f"the state's order is {place.order!r}, which is not that of a plain index in this version of lakehouse")
 
 
 def _natural(name: str, value: object) -> int:
