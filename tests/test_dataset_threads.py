@@ -25,7 +25,7 @@ from lakehouse.dataset.dataset import _IO_THREADS
 from lakehouse.dataset.pipeline import Pipeline, Stop
 from lakehouse.decode import Image, Raw
 from lakehouse.errors import LakehouseError
-from lakehouse.fetch import BlobRefs, Fetched
+from lakehouse.fetch import BlobRefs, Fetched, LocalFetcher
 from lakehouse.testing import FaultyFetcher
 from tests.stores.place import on_stores
 from tests.training import ids, image_index, jpeg, make_index, noisy, one, payload, raw_index, same
@@ -139,6 +139,30 @@ def test_threads_stop_at_close_exhaustion_and_error(tmp_path: Path, store: str) 
     failing = iter(one(raw_index(tmp_path, 40), threads=2, decode={"data": boom}))
     with pytest.raises(LakehouseError):
         list(failing)
+    assert pipeline_threads() == []
+
+
+def test_closing_while_the_first_step_is_fetched_leaves_no_threads(tmp_path: Path) -> None:
+    """Its bytes arrive after the end, and what decodes them must not be started then: nobody would end it."""
+    began, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        whole_steps = True
+
+        def fetch(self, refs: BlobRefs) -> Fetched:
+            began.set()
+            go_on.wait(10)
+            return LocalFetcher().fetch(refs)
+
+    steps = one(raw_index(tmp_path, 64), batch_size=32, fetcher=Slow(), threads=4).steps(0, 0)
+    waiting = threading.Thread(target=lambda: next(steps, None))
+    waiting.start()
+    assert began.wait(10)
+    while not any(thread.name == "lakehouse-io-3" for thread in pipeline_threads()):
+        time.sleep(0.01)
+    steps.close()
+    go_on.set()
+    waiting.join(10)
     assert pipeline_threads() == []
 
 

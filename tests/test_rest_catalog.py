@@ -228,8 +228,9 @@ def test_the_netrc_file_does_not_replace_the_token(rest: RestServer, tmp_path: P
     assert set(rest.keys_seen) == {TOKEN}
 
 
-def test_passwords_in_the_uri_are_refused(rest: RestServer) -> None:
-    options = rest.options(uri="http://me:pass-of-the-test@127.0.0.1:1")
+@pytest.mark.parametrize("uri", ["http://me:pass-of-the-test@127.0.0.1:1", "http://127.0.0.1:1/?token=pass-of-the-test"])
+def test_passwords_in_the_uri_are_refused(rest: RestServer, uri: str) -> None:
+    options = rest.options(uri=uri)
     with pytest.raises(lh.ConfigError, match=r"uri .*holds a user name or password.*token") as caught:
         lh.connect(**options)
     assert "pass-of-the-test" not in shown(caught.value)

@@ -159,9 +159,9 @@ def assemble(recipe: Recipe) -> CatalogOptions:
                 f"Catalog {recipe.name!r} has no {needed}, which metastore {metastore} needs. "
                 'For an embedded catalog: connect(warehouse="/data/lake").'
             )
-    if metastore == "rest" and "@" in values["uri"].partition("?")[0]:
+    if metastore == "rest" and any(mark in values["uri"] for mark in "@?#"):  # paths are put behind it: it can have no query
         raise ConfigError(
-            f"uri in {by_key['uri'].where} holds a user name or password, which logs and errors would show: "
+            f"uri in {by_key['uri'].where} holds a user name or password, or a query, which logs and errors would show: "
             "use token.provider with token or dlf.*, or a header.* option."
         )
     if metastore != "rest":  # where it is a name

@@ -109,7 +109,7 @@ class Pipeline(Generic[W]):
         self._sizes = {"cpu": threads, "io": io_threads, "quick": min(1, threads)}
         self._queues: dict[str, SimpleQueue[Task | None]] = {}
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close this very pipeline in a thread that holds it
         self._wake: SimpleQueue[None] = SimpleQueue()  # a token for a consumer that waits
         self._waiting = False  # the consumer wants a token when a step is done
         self._sizing = False  # or when a task is done, which may tell how large steps are
@@ -183,8 +183,10 @@ class Pipeline(Generic[W]):
         self._stop.asked = True
         if os.getpid() != self._pid:  # a forked child has the object, but not its threads, and locks in any state
             return
-        threads, self._threads = self._threads, []
-        for lane, lane_queue in self._queues.items():
+        with self._lock:  # a task may be starting a lane's threads
+            threads, self._threads = self._threads, []
+            queues = dict(self._queues)
+        for lane, lane_queue in queues.items():
             for _ in range(self._sizes[lane]):
                 lane_queue.put(None)
         until = time.monotonic() + _JOIN_SECONDS
@@ -305,12 +307,12 @@ class Pipeline(Generic[W]):
                 self._wake.put(None)
 
     def _queue(self, lane: Lane) -> SimpleQueue[Task | None]:
-        """The lane's queue; starts its threads on first use."""
+        """The lane's queue; starts its threads on first use, but not once the pipeline has closed: nobody would end them."""
         if lane not in self._queues:
             with self._lock:
                 if lane not in self._queues:
                     lane_queue: SimpleQueue[Task | None] = SimpleQueue()
-                    for i in range(self._sizes[lane]):
+                    for i in range(0 if self._stop.asked else self._sizes[lane]):
                         thread = threading.Thread(
                             target=_serve, args=(lane_queue, self._stop), name=f"lakehouse-{lane}-{i}", daemon=True
                         )
