@@ -103,7 +103,8 @@ class Catalog:
 
     @property
     def _place(self) -> str:
-        return f"catalog {self._config.name!r} at {self._config.options['uri']}"
+        at = self._config.options["uri"] if self._is_served else self._config.warehouse  # a database's may hold a password
+        return f"catalog {self._config.name!r} at {at}"
 
     @property
     def _is_served(self) -> bool:
@@ -304,7 +305,7 @@ class Catalog:
 
     def _no_table(self, full: str) -> NotFoundError:
         known = self._neighbours(full) or self.tables()
-        return NotFoundError(f"no table {full!r} in {self!r}; tables: {', '.join(known[:20]) or 'none'}")
+        return NotFoundError(f"no table {full!r} in {self._place}; tables: {', '.join(known[:20]) or 'none'}")
 
     # --- training sets -------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,14 @@ class ResumeError(LakehouseError, ValueError):
 
 
 def cause_line(error: BaseException) -> str:
-    """The one line of a cause that an error's own text repeats: ``OSError: [Errno 2] No such file``."""
+    """The one line of a cause that an error's own text repeats: ``OSError: [Errno 2] No such file``.
+
+    With the first cause of all, where the error does not repeat that itself: a library's "failed to load" says nothing of keys.
+    """
     text = " ".join(str(error).split()) or repr(error)
-    return f"{type(error).__name__}: {text[:400]}"
+    line = f"{type(error).__name__}: {text[:400]}"
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    said = " ".join(str(first).split())
+    return line if first is error or said in text else f"{line} (from {type(first).__name__}: {said[:400]})"

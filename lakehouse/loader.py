@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from lakehouse.dataset.badrows import Budget, Report
 from lakehouse.dataset.dataset import Dataset
 from lakehouse.dataset.dealt import Dealt, Item, items
 from lakehouse.dataset.stage import stage
-from lakehouse.dataset.start_method import GUARD, StartMethod, start_method
+from lakehouse.dataset.start_method import StartMethod, start_method, unsendable, why_none_starts
 from lakehouse.dataset.state import Start
 from lakehouse.dataset.wire import unpack
 from lakehouse.errors import ConfigError, LakehouseError, ResumeError, cause_line
@@ -172,6 +173,10 @@ class Loader:
         """Steps per epoch on this rank."""
         return len(self._dataset)
 
+    def __repr__(self) -> str:
+        epoch, step = self._place()
+        return f"Loader({self._dataset!r}, workers={self._workers}; {step:,} steps of epoch {epoch} taken)"
+
     @property
     def dataset(self) -> Dataset:
         """What is loaded."""
@@ -269,6 +274,7 @@ class Loader:
         with warnings.catch_warnings():
             # torch advises against more workers than cores; the number was the caller's choice.
             warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+            warnings.filterwarnings("ignore", message="Got pickle error", category=UserWarning)  # said below, and what to do
             if self._torch_loader is None:
                 self._torch_loader = DataLoader(
                     Dealt(self._dataset, self._start, self._borrower),
@@ -288,14 +294,16 @@ class Loader:
                 return iter(self._torch_loader)
             except RuntimeError as error:
                 raise self._worker_death(error) from error
+            except (PicklingError, AttributeError, TypeError) as error:  # as pickle tells of a lambda, a local class, a lock
+                raise unsendable(error) from error
 
     def _worker_death(self, error: Exception) -> LakehouseError:
         self._torch_loader = None
         if self._held is not None:
             self._held.detach()
         return LakehouseError(
-            f"{cause_line(error)}. If it happened at the start: {GUARD}. Later, a worker is most often killed for its memory: "
-            "lower workers, prefetch or prefetch_bytes"
+            f"{cause_line(error)}. If it happened at the start: {why_none_starts()}. Later, a worker is most often killed "
+            "for its memory: lower workers, prefetch or prefetch_bytes"
         )
 
     def _next(self, source: Iterator[Item], budget: Budget) -> Any:

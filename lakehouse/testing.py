@@ -225,7 +225,16 @@ def _spoil(ref: BlobRef | None, value: Any, fault: Fault) -> Any:
 
 
 def _ranks(make_loader: MakeLoader, world: int, size: int, workers: int) -> list[Loader]:
-    return [make_loader(rank=rank, world=world, batch_size=size // world, workers=workers) for rank in range(world)]
+    loaders = [make_loader(rank=rank, world=world, batch_size=size // world, workers=workers) for rank in range(world)]
+    for rank, loader in enumerate(loaders):
+        shard = loader.dataset.shard
+        if (shard.rank, shard.world, shard.global_batch) != (rank, world, size):
+            raise ValueError(
+                f"make_loader was asked for rank={rank}, world={world}, batch_size={size // world} and made a loader with "
+                f"rank={shard.rank}, world={shard.world}, batch_size={shard.batch_size}: what it is given must have the last "
+                "word"
+            )
+    return loaders
 
 
 def _collect(

@@ -175,7 +175,7 @@ def check_creates(catalog: Any) -> None:
     file_io = getattr(catalog, "file_io", None)
     check = getattr(getattr(file_io, "_delegate", file_io), "check_creates", None)
     if check is not None:
-        check(str(catalog.warehouse))
+        check(f"{str(catalog.warehouse).rstrip('/')}/")  # within it: rights may end there
 
 
 def newest_schema(snapshots: Any) -> Any:

@@ -360,3 +360,19 @@ sys.exit(max(os.waitpid(pid, 0)[1] for pid in children) != 0)
     )
     assert done.returncode == 0, done.stderr
     assert connect(warehouse).tables() == [f"default.t{i}" for i in range(5)]
+
+
+def test_why_a_catalog_without_a_server_can_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a KeyError of the server's address."""
+
+    def failing(options: Any) -> Any:
+        raise OSError("the disk is on fire")
+
+    monkeypatch.setattr("lakehouse.warehouse.open_local", failing)
+    with pytest.raises(lh.ConfigError, match="can't be opened: OSError: the disk is on fire"):
+        lh.connect(warehouse=str(tmp_path)).tables()
+
+
+def test_a_folder_for_a_config_is_told_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(lh.ConfigError, match=r"is a folder, not a file; .*connect\(warehouse='/"):
+        lh.connect(str(tmp_path))

@@ -13,7 +13,8 @@ import torch
 
 from lakehouse.dataset import Dataset
 from lakehouse.decode import Image
-from lakehouse.errors import ConfigError
+from lakehouse.errors import ConfigError, LakehouseError
+from lakehouse.loader import Loader
 from lakehouse.order import row_rng
 from tests.stores.place import on_stores
 from tests.training import ids, jpeg, make_index, noisy, one, own_draw, raw_index
@@ -122,9 +123,8 @@ def test_decoders_draw_by_position_too(tmp_path: Path) -> None:
 
 
 def test_rngs_are_a_lazy_sequence(tmp_path: Path) -> None:
-    seen: list[Any] = []
-    list(one(raw_index(tmp_path, 4), transform=lambda batch, rngs: seen.append(rngs)))
-    (rngs,) = seen
+    (rngs,) = one(raw_index(tmp_path, 4), transform=lambda batch, rngs: (rngs,))
+    (rngs,) = rngs
     assert len(rngs) == len(list(rngs)) == 4
     assert rngs[1] is rngs[-3] is rngs[0:2][1]
     with pytest.raises(IndexError):
@@ -154,3 +154,23 @@ def test_the_transform_is_called_in_order_and_one_at_a_time(tmp_path: Path) -> N
 
     got = [batch.tolist() for batch in one(raw_index(tmp_path, 40), transform=transform, threads=4)]
     assert got == order == [list(range(i, i + 4)) for i in range(0, 40, 4)]
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_transform_that_forgets_to_return_is_no_empty_epoch(tmp_path: Path, batch_size: int | None) -> None:
+    with pytest.raises(LakehouseError, match="transform .*lambda.* returned None: it has to return the batch"):
+        list(Loader(one(raw_index(tmp_path, 8), batch_size=batch_size, transform=lambda batch, rngs: None)))
+
+
+def test_a_repr_says_what_and_where(tmp_path: Path) -> None:
+    index = raw_index(tmp_path, 103)
+    ds = one(index, batch_size=10, seed=7, shuffle="blocks:4x2", rank=1, world=2)
+    said = f"Dataset({index!r}, batch_size=10, seed=7, order='blocks-1:4x2', rank=1, world=2; 5 steps an epoch)"
+    assert repr(ds) == said
+    loader = Loader(ds)
+    assert repr(loader) == f"Loader({said}, workers=0; 0 steps of epoch 0 taken)"
+    taking = iter(loader)
+    next(taking)
+    assert repr(loader).endswith("; 1 steps of epoch 0 taken)")
+    list(taking)
+    assert repr(loader).endswith("; 0 steps of epoch 1 taken)")

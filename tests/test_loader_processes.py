@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -112,3 +115,42 @@ def test_a_forked_child_that_lets_a_loader_go_ends_nobodys_workers(tmp_path: Pat
 
     assert Child(let_go).result() == 1
     assert len(got + ids(batches)) == 100
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, batch: Any, rngs: Any) -> Any:
+        return batch
+
+
+@pytest.mark.parametrize("transform", [lambda batch, rngs: batch, Locked()])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_what_pickle_refuses_is_explained(tmp_path: Path, method: Any, transform: Any) -> None:
+    ds = Dataset(raw_index(tmp_path, 8), batch_size=4, rank=0, world=1, transform=transform)
+    for _ in range(2):
+        with pytest.raises(LakehouseError, match="can't be sent to worker processes .*pickle.*top level.*workers=0"):
+            next(iter(Loader(ds, workers=1, start_method=method)))
+
+
+_NO_FILE = """
+from pathlib import Path
+import lakehouse as lh
+from tests.training import raw_index
+def decode(data, rng):
+    return len(data)
+next(iter(lh.Loader(lh.Dataset(raw_index(Path({folder!r}), 8), batch_size=4, decode={{"data": decode}}), workers=1)))
+"""
+
+
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_a_session_without_a_file_is_told_what_workers_know(tmp_path: Path, how: str) -> None:
+    """A decoder of a notebook's cell can't be found by a worker, and its own traceback ends in the server's log."""
+    code = _NO_FILE.format(folder=str(tmp_path))
+    command = [sys.executable, how, *([code] if how == "-c" else [])]
+    run = subprocess.run(
+        command, input=code, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert run.returncode == 1
+    assert "defined in a notebook, an interactive session" in run.stderr.splitlines()[-1]

@@ -59,6 +59,7 @@ def test_samples_are_rows(index: RowIndex) -> None:
     with pytest.raises(TypeError):
         ds["id"]  # type: ignore[index]
     assert ds.__getitems__([]) == []
+    assert repr(ds) == f"MapDataset({index!r})"
 
 
 @pytest.mark.s3
@@ -211,6 +212,8 @@ def test_mistakes_stop_whatever_on_error_says(index: RowIndex) -> None:
             MapDataset(index, decode={"data": broken}, on_error="null", threads=threads).__getitems__(list(range(40)))
     with pytest.raises(LakehouseError, match=r"transform stopped by ZeroDivisionError: mine at default\.frames@3 row 1004"):
         MapDataset(index, transform=broken)[4]
+    with pytest.raises(LakehouseError, match=r"transform .*lambda.* returned None: it has to return the sample"):
+        MapDataset(index, transform=lambda sample, rng: None)[4]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -174,8 +175,10 @@ def test_the_probe_is_made_once_and_leaves_nothing(s3_proxy: Proxy) -> None:
     table = lake.connect().create_table("default.frames", SCHEMA)
     table.append([{"id": 1, "frame": b"a"}])
     lake.connect().table("default.frames").append([{"id": 2, "frame": b"a"}])
-    probes = [request.method for request in s3_proxy.requests if ".lakehouse-probe" in request.path]
-    assert sorted(probes) == ["DELETE", "PUT", "PUT"]
+    probes = [request for request in s3_proxy.requests if ".lakehouse-probe" in request.path]
+    assert sorted(probe.method for probe in probes) == ["DELETE", "PUT", "PUT"]
+    within = urlsplit(lake.warehouse).path
+    assert all(probe.path.startswith(f"/{BUCKET}{within}/.lakehouse-probe") for probe in probes)  # where rights may end
     assert (s3_proxy.server.endpoint, BUCKET) in _probed
 
 

@@ -216,3 +216,9 @@ def test_a_reader_and_frames_are_written(lake: Lake) -> None:
     assert table.latest().count_rows() == 10
     data = table.latest().arrow(blobs="bytes")["data"].to_pylist()
     assert data == [payload(i) for i in range(5)] + [None] * 5
+
+
+def test_a_table_that_a_wrong_secret_keeps_shut_says_so(s3_lake: Lake) -> None:
+    s3_lake.connect().create_table("default.frames", pa.schema([("id", pa.int64())]))
+    with pytest.raises(lh.NotFoundError, match=r"can't be read: .*\(from OSError: .*(ACCESS_DENIED|SIGNATURE)"):
+        s3_lake.connect(**{"s3.secret-key": "wrong"}).table("default.frames")

@@ -134,3 +134,15 @@ def test_on_a_table_of_ones_own(tmp_path: Path) -> None:
 def test_resumable_asks_for_a_mapping(index: RowIndex) -> None:
     with pytest.raises(TypeError, match="leave the transform out"):
         assert_resumable(Maker(index, batch_size=6, transform=lambda batch, rngs: batch["id"]))
+
+
+@pytest.mark.parametrize("kept", ["batch_size", "world"])
+def test_a_maker_that_ignores_what_it_is_given_is_told_so(index: RowIndex, kept: str) -> None:
+    def make(**overrides: Any) -> Loader:
+        overrides.pop("workers")
+        own = {"batch_size": 12} if kept == "batch_size" else {"rank": 0, "world": 1}
+        return Loader(Dataset(index, **{**overrides, "batch_size": overrides.get("batch_size", 12), **own}))
+
+    for prove in (assert_elastic, assert_resumable):
+        with pytest.raises(ValueError, match=r"asked for rank=\d, world=2, batch_size=6 .*the last word"):
+            prove(make)

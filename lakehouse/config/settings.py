@@ -177,6 +177,9 @@ def read_document(file: str, what: str) -> Mapping[str, Any]:
     """
     try:
         data = Path(file).read_bytes()
+    except IsADirectoryError as error:
+        hint = f"a folder of tables is a warehouse: connect(warehouse={str(file)!r})"
+        raise ConfigError(f"Can't read {what}: {file} is a folder, not a file; {hint}.") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"Can't read {what}: looked for {file} ({cause_line(error)}).") from error
     document = _parse_yaml(data, file)

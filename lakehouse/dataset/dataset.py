@@ -159,6 +159,12 @@ class Dataset(IterableDataset[Any]):
         """Steps per rank and epoch; the same on all ranks."""
         return self._shard.steps
 
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self._index!r}, batch_size={self._batch_size}, seed={self.seed}, order={self._order.spec!r}, "
+            f"rank={self._shard.rank}, world={self._shard.world}; {len(self):,} steps an epoch)"
+        )
+
     @property
     def index(self) -> Index:
         """The rows."""

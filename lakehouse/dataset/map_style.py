@@ -100,6 +100,9 @@ class MapDataset(TorchDataset[Any]):
         """Rows of the index."""
         return len(self._selection.index)
 
+    def __repr__(self) -> str:
+        return f"MapDataset({self.index!r})"
+
     @property
     def index(self) -> Index:
         """The rows."""
@@ -137,12 +140,15 @@ class MapDataset(TorchDataset[Any]):
 
     def _transformed(self, sample: dict[str, Any], row: Any, number: int) -> Any:
         try:
-            return self._transform(sample, row_rng(0, 0, number))  # type: ignore[misc]
+            made = self._transform(sample, row_rng(0, 0, number))  # type: ignore[misc]
         except Exception as error:
             raise LakehouseError(
                 f"transform stopped by {cause_line(error)} at {self.index.where(int(row))}; an error in a transform always "
                 "stops the run"
             ) from error
+        if made is None:
+            raise LakehouseError(f"transform {self._transform!r} returned None: it has to return the sample")
+        return made
 
     def _batch(self, rows: Rows) -> dict[str, Any]:
         if self._process is None or not self._process.serves("heap"):

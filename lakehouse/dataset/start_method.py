@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lakehouse.errors import LakehouseError
+from lakehouse.errors import LakehouseError, cause_line
 
 StartMethod: TypeAlias = Literal["fork", "forkserver", "spawn"]
 
 GUARD = 'a script that uses workers is imported again by each of them: put what it does under `if __name__ == "__main__":`'
+
+_NO_FILE = (
+    "worker processes know nothing that is defined in a notebook, an interactive session, `python -c` or a script from "
+    "standard input: put decoders and transforms into a module (a .py file) and import them from it, or pass workers=0: "
+    "threads do the work then"
+)
+
+
+def why_none_starts() -> str:
+    """What most likely keeps worker processes from starting."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return GUARD if file is not None and Path(file).exists() else _NO_FILE
+
+
+def unsendable(error: Exception) -> LakehouseError:
+    """The error for a data set that pickle refuses."""
+    return LakehouseError(
+        f"the data set can't be sent to worker processes ({cause_line(error)}): decoders, transforms and fetchers have to be "
+        "functions of a module's top level or instances of its classes, not lambdas or functions made inside a function, and "
+        "may hold no open files or locks; or pass workers=0: threads do the work then"
+    )
 
 
 def start_method(asked: StartMethod | None, workers: int) -> StartMethod:

@@ -237,7 +237,7 @@ class Step:
     def _transformed(self, batch: Any, transform: Transform, keep: npt.NDArray[np.intp] | None) -> Any:
         positions = self.rows.positions if keep is None else self.rows.positions[keep]
         try:
-            return transform(batch, RowRngs(self._recipe.seed, self._recipe.epoch, positions))
+            made = transform(batch, RowRngs(self._recipe.seed, self._recipe.epoch, positions))
         except Exception as error:
             rows = self.rows.rows
             raise LakehouseError(
@@ -245,6 +245,9 @@ class Step:
                 f"{len(positions)} rows from {self._recipe.where(int(rows[0]), None)} to "
                 f"{self._recipe.where(int(rows[-1]), None)}; an error in a transform always stops the run"
             ) from error
+        if made is None:  # it would pass for a row that was skipped, and the epoch for an empty one
+            raise LakehouseError(f"transform {transform!r} returned None: it has to return the batch")
+        return made
 
     def _reported(
         self, bad: list[tuple[int, str, BadRow]], report: list[dict[str, Any]], delivered: int, seconds_transform: float

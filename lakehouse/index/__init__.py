@@ -155,7 +155,7 @@ class RowIndex:
     def _no_column(self, name: str) -> NotFoundError:
         near = get_close_matches(str(name), self.columns, 1)
         hint = f", did you mean {near[0]!r}?" if near else ""
-        return NotFoundError(f"the index has no column {name!r}{hint} its columns: {', '.join(self.columns)}")
+        return NotFoundError(f"the index has no column {name!r}{hint}; its columns: {', '.join(self.columns)}")
 
     def row(self, i: int) -> dict[str, Any]:
         """One row as a mapping; BLOB fields are lazy `BlobRef`s, or None.
