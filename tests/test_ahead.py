@@ -94,6 +94,30 @@ def test_little_memory_costs_requests_and_not_bytes(index: lh.RowIndex) -> None:
     assert stats.bytes_fetched <= 1.05 * stats.bytes_referenced
 
 
+def test_one_large_step_does_not_make_all_that_follow_wait(tmp_path: Path) -> None:
+    """As long as it is in flight it leaves no room for reads side by side; thirty-odd steps later there is room again."""
+    lock = threading.Lock()
+    under_way: list[int] = [0]
+    side_by_side: list[int] = []
+
+    class Counting(Remote):
+        def __call__(self, uri: str, offset: int, length: int) -> bytes:
+            with lock:
+                under_way[0] += 1
+                side_by_side.append(under_way[0])
+            try:
+                return super().__call__(uri, offset, length)
+            finally:
+                with lock:
+                    under_way[0] -= 1
+
+    rows = 1600
+    index = make_index(tmp_path, {"id": list(range(rows))}, {"data": [bytes(600_000), *(blob(i) for i in range(1, rows))]})
+    _, values, _ = epoch(index, RangeFetcher(Counting(0.002)), prefetch_bytes=1 << 20, shuffle=None)
+    assert len(values) == rows
+    assert max(side_by_side[len(side_by_side) // 2 :]) > 4
+
+
 def test_values_held_stay_within_the_bound(index: lh.RowIndex) -> None:
     held: list[int] = []
 

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from lakehouse.dataset.ahead_group import Group, Name, joined, sizes_of
 from lakehouse.dataset.memory import Trim
-from lakehouse.dataset.pipeline import Stop
+from lakehouse.dataset.pipeline import MAX_STEPS, Stop
 from lakehouse.dataset.steps import Rows
 from lakehouse.errors import FetchError, LakehouseError
 from lakehouse.fetch import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, BlobRefs, Fetched, Fetcher, FetchStats, answered, plan_spans
@@ -35,12 +35,11 @@ _THREADS = 16
 SHARE = 0.75  # of the bytes in flight: those read ahead of the steps, where reads are merged
 _LEAVING_S = 0.01  # within which the first step's requests are on their way
 _IDLE_S = 0.2
+_STEPS_KEPT = MAX_STEPS + 2  # in flight, the trainer's, and one that is looked at before it begins
 
 # Where rows share so few requests that more of them at a time save nothing, and only make steps wait.
 _SCATTERED_SHARE = 0.6
 _SCATTERED_STEPS = 8
-
-_Name = tuple[Any, bytes, bytes]
 
 
 class _Sized(NamedTuple):
@@ -80,7 +79,8 @@ class Ahead:
         # Columns of one list of uris: a uri may stand there twice, for two tables that read it with rights of their own.
         self._by_number = len({id(getattr(column, "uris", None)) for column in columns}) == 1
         self._max_bytes = max_bytes
-        self._step_bytes = 0  # of the largest so far
+        self._steps: deque[int] = deque()  # bytes of those drawn that may not have been let go, in order
+        self._step_bytes = 0  # of the largest of them
         self._chunk_bytes = max(1, min(_CHUNK_BYTES, int(max_bytes * SHARE) // (4 * _THREADS)))
         self._window_end = window_end
         self._hurried = hurried
@@ -90,7 +90,7 @@ class Ahead:
         # Two, since each step that takes its values would otherwise wake all threads that read, only to look and wait again.
         self._arrived = threading.Condition(self._lock)  # values, or an error
         self._room = threading.Condition(self._lock)  # for a chunk, or a chunk for the room
-        self._groups: deque[_Group] = deque()  # not all taken yet, in order
+        self._groups: deque[Group] = deque()  # not all taken yet, in order
         self._held_bytes = 0  # there and not taken, and twice what is being read: its values are cut out of it
         self._threads: list[threading.Thread] = []
 
@@ -104,6 +104,7 @@ class Ahead:
         upcoming: deque[deque[Rows]] = deque()
         waiting: deque[_Sized] = deque()
         first = self._hurried
+        begun = 0
         while True:
             wanted = 1 if first else 2  # what steps are drawn from, and what comes next
             while len(upcoming) < wanted:
@@ -116,9 +117,17 @@ class Ahead:
             if not upcoming:
                 return
             yield upcoming[0].popleft()
+            begun += 1
+            if begun > _STEPS_KEPT:
+                self._forget_step()
             if not upcoming[0]:
                 upcoming.popleft()
             self._let_first_leave()
+
+    def _forget_step(self) -> None:
+        """The oldest one has been let go: one that was large takes no room from those that follow."""
+        if self._steps.popleft() == self._step_bytes:
+            self._step_bytes = max(self._steps, default=0)
 
     def _let_first_leave(self) -> None:
         """A moment for the first step's requests: to plan what follows would take the time in which they leave."""
@@ -140,7 +149,8 @@ class Ahead:
                 if following is None:
                     break
                 refs = [column.take(following.rows) for column in self._columns]
-                waiting.append(_Sized(following, sum(int(_sizes(part).sum()) for part in refs)))
+                waiting.append(_Sized(following, sum(int(sizes_of(part).sum()) for part in refs)))
+                self._steps.append(waiting[-1].bytes)
                 self._step_bytes = max(self._step_bytes, waiting[-1].bytes)
             rows, size = waiting[count]
             start = int(rows.positions[0])
@@ -162,7 +172,7 @@ class Ahead:
         return [part for part in parts if not np.any((part.lengths < 0) & (part.uri_ids >= 0))]
 
     def _are_scattered(self, members: Sequence[Rows]) -> bool:
-        refs = _joined(self._parts(members), same_uris=self._by_number)
+        refs = joined(self._parts(members), same_uris=self._by_number)
         uri_ids = np.where(refs.impossible, -1, refs.uri_ids)  # each will be an error of its own
         plan = plan_spans(uri_ids, refs.offsets, refs.lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE)
         return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
@@ -171,8 +181,8 @@ class Ahead:
         parts = self._parts(members)
         stops = np.cumsum([len(rows.rows) for rows in members]).tolist()
         slices = [part.slice(start, stop) for part in parts for start, stop in zip([0, *stops], stops, strict=False)]
-        group = _Group(
-            _joined(parts, same_uris=self._by_number),
+        group = Group(
+            joined(parts, same_uris=self._by_number),
             [self._name(one) for one in slices],
             [len(one) for one in slices],
             self._chunk_bytes,
@@ -226,7 +236,7 @@ class Ahead:
                 self._room.notify()  # beside this thread: what was read is there once now, not twice
         return True
 
-    def _next_chunk(self) -> tuple[_Group, Any, int] | None:
+    def _next_chunk(self) -> tuple[Group, Any, int] | None:
         """Call with the lock held."""
         for number, group in enumerate(self._groups):
             if group.error is None and group.chunks:
@@ -242,7 +252,7 @@ class Ahead:
                 return None
         return None
 
-    def _name(self, refs: BlobRefs) -> _Name:
+    def _name(self, refs: BlobRefs) -> Name:
         """What tells the ranges of one step from those of others."""
         uris: Any = refs.uri_ids.astype(np.int64, copy=False).tobytes()
         if not self._by_number:
@@ -282,121 +292,6 @@ class Ahead:
         if mistake is not None:
             raise mistake
         return fetched
-
-
-class _Group:
-    """Ranges that are read together. Used with `Ahead`'s lock held."""
-
-    def __init__(
-        self, refs: BlobRefs, names: Sequence[_Name], rows: Sequence[int], chunk_bytes: int, *, is_first: bool
-    ) -> None:
-        self.refs = refs
-        self.reading = 0  # chunks under way
-        self.is_first = is_first
-        self.chunks: deque[tuple[Any, int]] = deque()
-        self.error: BaseException | None = None
-        self.left = len(names)  # slices, of one step and column each, that were not taken
-        self._slices: dict[_Name, list[int]] = {}
-        for number, name in enumerate(names):
-            self._slices.setdefault(name, []).append(number)
-        self._starts = np.cumsum([0, *rows]).tolist()
-        self._slice_of = np.repeat(np.arange(len(rows)), rows)  # [n] of each row
-        self._sizes = _sizes(refs)  # [n]
-        self._missing = np.bincount(self._slice_of[refs.uri_ids >= 0], minlength=len(rows))  # of each slice, rows not there
-        self._values: list[Any] = [None] * len(refs)
-        self._stats = FetchStats()
-        self._bytes = max(1, refs.total_bytes)
-        self._taken_bytes = 0
-        self._shared = FetchStats()
-        order = np.lexsort((refs.offsets, refs.uri_ids))
-        order = order[refs.uri_ids[order] >= 0]
-        sizes = self._sizes[order]
-        chunk_of = (np.cumsum(sizes) - 1) // chunk_bytes  # [m]
-        starts = np.flatnonzero(np.diff(chunk_of, prepend=-1))
-        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
-            self.chunks.append((order[start:stop], int(sizes[start:stop].sum())))
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the first batch waits for it."""
-        return self.is_first and self.error is None and bool(self.chunks or self.reading)
-
-    def holds(self, name: _Name) -> bool:
-        """Whether a step's ranges are this group's, and not taken."""
-        return bool(self._slices.get(name))
-
-    def has(self, name: _Name) -> bool:
-        """Whether their values are there."""
-        return not self._missing[self._slices[name][0]]
-
-    def add(self, rows: Any, values: Sequence[Any], stats: FetchStats, seconds: float) -> None:
-        self._stats += FetchStats(
-            requests=stats.requests,
-            bytes_fetched=stats.bytes_fetched,
-            seconds=seconds,
-            retries=stats.retries,
-            throttles=stats.throttles,
-            seconds_backoff=stats.seconds_backoff,
-        )
-        for row, value in zip(rows.tolist(), values, strict=True):
-            self._values[row] = value
-        self._missing -= np.bincount(self._slice_of[rows], minlength=len(self._missing))
-
-    def take(self, name: _Name) -> tuple[list[Any], int]:
-        """Hand a step's values out, and the bytes that are no longer held here."""
-        number = self._slices[name].pop(0)
-        self.left -= 1
-        start, stop = self._starts[number], self._starts[number + 1]
-        values = self._values[start:stop]
-        self._values[start:stop] = [None] * len(values)
-        sizes = self._sizes[start:stop]
-        if self._missing[number]:
-            sizes = sizes[[value is not None for value in values]]
-        return values, int(sizes.sum())
-
-    def share(self, taken_bytes: int) -> FetchStats:
-        """A step's part of what reading the group has cost so far, by bytes; the last step's makes the sum exact."""
-        self._taken_bytes += taken_bytes
-        share = 1.0 if not self.left else min(1.0, self._taken_bytes / self._bytes)
-        due, done = self._stats, self._shared
-        part = FetchStats(
-            requests=int(due.requests * share) - done.requests,
-            bytes_referenced=taken_bytes,
-            bytes_fetched=int(due.bytes_fetched * share) - done.bytes_fetched,
-            seconds=due.seconds * share - done.seconds,
-            retries=int(due.retries * share) - done.retries,
-            throttles=int(due.throttles * share) - done.throttles,
-            seconds_backoff=due.seconds_backoff * share - done.seconds_backoff,
-        )
-        self._shared = done + part
-        return part
-
-
-def _sizes(refs: BlobRefs) -> npt.NDArray[np.int64]:
-    """Bytes that each range takes once it is read, int64[n]; 0: nothing is read."""
-    return np.where(refs.uri_ids >= 0, np.where(refs.impossible, 1, np.maximum(refs.lengths, 1)), 0)
-
-
-def _joined(parts: Sequence[BlobRefs], *, same_uris: bool) -> BlobRefs:
-    """References of several columns behind each other, with the uris that they use, or with those that they share."""
-    if same_uris and parts:
-        ids, offsets, lengths = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("uri_ids", "offsets", "lengths")
-        )
-        return BlobRefs(parts[0].uris, ids, offsets, lengths)
-    return _relisted(parts)
-
-
-def _relisted(parts: Sequence[BlobRefs]) -> BlobRefs:
-    uris: dict[str, int] = {}
-    ids = []
-    for part in parts:
-        used, inverse = np.unique(part.uri_ids, return_inverse=True)
-        new = [-1 if uri_id < 0 else uris.setdefault(part.uris[uri_id], len(uris)) for uri_id in used.tolist()]
-        ids.append(np.array(new, np.int64)[inverse.reshape(-1)] if len(used) else np.empty(0, np.int64))
-    none = [np.empty(0, np.int64)]
-    offsets, lengths = (np.concatenate([getattr(part, name) for part in parts] or none) for name in ("offsets", "lengths"))
-    return BlobRefs(tuple(uris), np.concatenate(ids or none), offsets, lengths)
 
 
 def _serve(owner: weakref.ref[Ahead]) -> None:

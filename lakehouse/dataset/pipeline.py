@@ -30,6 +30,7 @@ Lane = Literal["cpu", "io", "quick"]
 Task = Callable[[], None]
 Spawn = Callable[[Lane, Task], None]
 
+MAX_STEPS = 32  # in flight
 _QUICK_STEPS = 4  # read ahead where reading takes no time
 # Many steps in flight are topped up a few at a time: after a picture has passed through the caches, the first step to be
 # started takes three times as long as those right behind it.
@@ -100,7 +101,7 @@ class Pipeline(Generic[W]):
     """
 
     def __init__(
-        self, steps: Iterator[W], *, stop: Stop, threads: int, io_threads: int = 0, max_bytes: int, max_steps: int = 32
+        self, steps: Iterator[W], *, stop: Stop, threads: int, io_threads: int = 0, max_bytes: int, max_steps: int = MAX_STEPS
     ) -> None:
         self._steps = steps
         self._stop = stop
