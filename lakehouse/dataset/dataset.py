@@ -79,7 +79,8 @@ class Dataset(IterableDataset[Any]):
         fill: column to the value that replaces null numbers. Without it a null number is an error.
         verify: check each BLOB's stored checksum (files of the table itself), at the price of reading 16 bytes more.
         threads: threads that read and decode, per process. Default: the cores this process may use, at least 2 and at
-            most 8; in worker processes their share of them. 0: none, everything in the caller's thread (for debuggers).
+            most 8; in worker processes their share of them. 0: none, everything in the caller's thread (for debuggers), but
+            for reads from a store, which have threads of their own.
         prefetch_bytes: bound of the bytes of steps in flight, read plus decoded, per process. One step is always allowed. None:
             256 MiB; 512 MiB where bytes come from a store, so that a window of 16,384 rows of 20 KB is read in long requests.
         cache: keeps what was read on a local disk, so that a second epoch reads no bytes from the store. Useful where the
