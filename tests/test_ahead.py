@@ -215,18 +215,21 @@ def test_a_mistake_that_does_not_show_again_is_not_lost(index: lh.RowIndex) -> N
         epoch(index, Once(Remote()))
 
 
+made: Any = Fetched  # of what it should not be made of
+
+
 @pytest.mark.parametrize("whole_steps", [True, False])
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (lambda fetched: Fetched(fetched.values, None), "values and stats of type list and NoneType"),  # hung
+        (lambda fetched: made(fetched.values, None), "values and stats of type list and NoneType"),  # hung
         (lambda fetched: fetched.values, "Odd.fetch returned list; it must return a Fetched"),
-        (lambda fetched: Fetched(iter(fetched.values), fetched.stats), "type list_iterator and FetchStats"),
-        (lambda fetched: Fetched(dict(enumerate(fetched.values)), fetched.stats), "type dict and FetchStats"),
-        (lambda fetched: Fetched([7] * len(fetched.values), fetched.stats), "row 1439 .*a value of type int"),  # 7 zero bytes
-        (lambda fetched: Fetched(["x"] * len(fetched.values), fetched.stats), "row 1439 .*a value of type str"),
-        (lambda fetched: Fetched([OSError("x")] * len(fetched.values), fetched.stats), "row 1439 .*a value of type OSError"),
-        (lambda fetched: Fetched([None] * len(fetched.values), fetched.stats), "row 1439 .*a value of type NoneType"),
+        (lambda fetched: made(iter(fetched.values), fetched.stats), "type list_iterator and FetchStats"),
+        (lambda fetched: made(dict(enumerate(fetched.values)), fetched.stats), "type dict and FetchStats"),
+        (lambda fetched: made([7] * len(fetched.values), fetched.stats), "row 1439 .*a value of type int"),  # 7 zero bytes
+        (lambda fetched: made(["x"] * len(fetched.values), fetched.stats), "row 1439 .*a value of type str"),
+        (lambda fetched: made([OSError("x")] * len(fetched.values), fetched.stats), "row 1439 .*a value of type OSError"),
+        (lambda fetched: made([None] * len(fetched.values), fetched.stats), "row 1439 .*a value of type NoneType"),
     ],
 )
 @pytest.mark.parametrize("decode", [{}, {"data": lambda data, rng: len(data)}])

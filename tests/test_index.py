@@ -321,7 +321,7 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
     for data in (b"", b"x" * 100, good[:-1], good[: len(good) // 2], good[8:], good[:start] + b"X" + good[start + 1 :]):
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):
             load(data)
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"rows": 104},
         {"rows": -1},
         {"row_ids": {"dtype": "<i8", "buffer": [10**12, 824]}},
@@ -336,7 +336,8 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         {"types": ""},
         {"scalars": {"none": {}}},
         {"blobs": []},
-    ):
+    ]
+    for change in changes:
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):
             load(with_header(change))
     with pytest.raises(lh.ResumeError, match="format 2"):

@@ -586,7 +586,7 @@ def golden_cases() -> dict[str, Any]:
     for shuffle, (n, start, stop), (seed, epoch) in itertools.product(
         ("blocks", "rows"), slices, ((0, 0), (7, 2), (MOST, 2**33))
     ):
-        order = Order(n, seed, shuffle)  # type: ignore[arg-type]
+        order = Order(n, seed, shuffle)
         rows = order.rows(epoch, start, stop).tolist()
         cases["orders"].append({"spec": order.spec, "n": n, "seed": seed, "epoch": epoch, "start": start, "rows": rows})
     odd = Order(1_000, 5, block_rows=12, window_blocks=5)

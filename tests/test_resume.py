@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 METHODS = ("fork", "forkserver", "spawn")
 
 
-def loader(index: RowIndex, workers: int = 0, method: str | None = "fork", **options: Any) -> Loader:
+def loader(index: RowIndex | Mixture | Weighted, workers: int = 0, method: str | None = "fork", **options: Any) -> Loader:
     return Maker(index, method, **{"batch_size": 4, **options})(workers=workers)
 
 

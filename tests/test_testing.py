@@ -87,7 +87,7 @@ def test_a_key_that_tells_no_rows_apart_is_refused(tmp_path: Path, index: RowInd
     with pytest.raises(ValueError, match="key='id' is no column of the batches, which have data"):
         assert_elastic(Maker(index, batch_size=6, columns=["data"]), key="id")
     with pytest.raises(ValueError, match="as often as they are due"):
-        assert_elastic(Maker(Weighted(index, weights=[1.0] * 50), batch_size=6), key="id")  # type: ignore[arg-type]
+        assert_elastic(Maker(Weighted(index, weights=[1.0] * 50), batch_size=6), key="id")
 
 
 _NEWCOMER = """

@@ -20,6 +20,7 @@ from lakehouse.dataset import Dataset
 from lakehouse.fetch import BlobRefs
 from lakehouse.index import RowIndex, Source
 from lakehouse.loader import Loader
+from lakehouse.mixture import Mixture, Weighted
 from tests.stores import place
 
 # Worker processes under forkserver then need not import torch each.
@@ -107,7 +108,7 @@ def own_draw(data: bytes, rng: np.random.Generator) -> float:
 class Maker:
     """Makes loaders over one index, as `lakehouse.testing` asks for them; can be sent to other processes."""
 
-    def __init__(self, index: RowIndex, start_method: str | None = None, **options: Any) -> None:
+    def __init__(self, index: RowIndex | Mixture | Weighted, start_method: str | None = None, **options: Any) -> None:
         self.index = index
         self.start_method = start_method
         self.options = options
