@@ -7,6 +7,8 @@ exception as ``type(message)``, so attributes would be lost on the way. "Where" 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class LakehouseError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -50,6 +52,21 @@ class ResumeError(LakehouseError, ValueError):
     """A saved state does not fit the loader that it is loaded into."""
 
 
+def causes(error: BaseException, *, contexts: bool = False) -> Iterator[BaseException]:
+    """The error, its cause, the cause of that and so on, each once: ``raise error from error`` makes a circle.
+
+    Args:
+        error: where to begin.
+        contexts: go on with what was being handled, where an error names no cause.
+    """
+    passed: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in passed:
+        passed.add(id(link))
+        yield link
+        link = link.__cause__ or (link.__context__ if contexts else None)
+
+
 def cause_line(error: BaseException) -> str:
     """The one line of a cause that an error's own text repeats: ``OSError: [Errno 2] No such file``.
 
@@ -57,8 +74,6 @@ def cause_line(error: BaseException) -> str:
     """
     text = " ".join(str(error).split()) or repr(error)
     line = f"{type(error).__name__}: {text[:400]}"
-    first = error
-    while first.__cause__ is not None:
-        first = first.__cause__
+    *_, first = causes(error)
     said = " ".join(str(first).split())
     return line if first is error or said in text else f"{line} (from {type(first).__name__}: {said[:400]})"

@@ -379,6 +379,18 @@ def test_a_mistake_always_stops(index: RowIndex) -> None:
             list(make(index, on_error=on_error, fetcher=fetcher)())
 
 
+def raised_from_itself(data: Any, rng: Any) -> Any:
+    try:
+        raise ValueError("what the user's own code says")
+    except ValueError as error:
+        raise error from error
+
+
+def test_an_error_that_is_its_own_cause_is_told_like_any(index: RowIndex) -> None:
+    with pytest.raises(LakehouseError, match="ValueError: what the user's own code says, raised by"):
+        list(make(index, decode={"image": raised_from_itself})())
+
+
 def bad_transform(batch: Any, rngs: Any) -> Any:
     raise DecodeError("the transform's own")
 

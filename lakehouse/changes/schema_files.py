@@ -8,7 +8,7 @@ from typing import Any
 from pypaimon.schema.schema_manager import SchemaManager
 
 from lakehouse.durable import publish_file
-from lakehouse.errors import CommitError, SchemaError, cause_line
+from lakehouse.errors import CommitError, SchemaError, cause_line, causes
 from lakehouse.upstream import is_local, is_served, local_path
 from lakehouse.write import ROWS, Published, latest_id, name_of, publish_snapshot
 
@@ -98,15 +98,13 @@ def _publish(paimon: Any, changes: list[Any]) -> None:
         manager = paimon.schema_manager
         _Schemas(_OwnFiles(paimon.file_io), manager.table_path, manager.branch).commit_changes(changes)
     except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None:
+        for cause in causes(error):
             if isinstance(cause, _TakenError):
                 raise _TakenError from error
             if isinstance(cause, OSError):
                 raise CommitError(
                     f"{name_of(paimon)}: its columns can't be changed ({cause_line(cause)}); nothing was changed"
                 ) from error
-            cause = cause.__cause__
         raise SchemaError(f"{name_of(paimon)}: the engine refuses this change ({cause_line(error)})") from error
 
 

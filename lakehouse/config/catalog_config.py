@@ -9,7 +9,7 @@ from typing import Any
 
 from lakehouse.config.options import BLOB_ROOTS, METASTORES, SCHEMES, nearest, refuse
 from lakehouse.config.settings import PASSWORD, Setting, choose, collect, read_document
-from lakehouse.errors import ConfigError
+from lakehouse.errors import ConfigError, causes
 
 MASK = "***"
 _LEAST_SECRET = 4  # characters: to mask shorter ones would garble texts
@@ -51,10 +51,8 @@ class CatalogOptions(Mapping[str, str]):
         A driver's error may repeat the whole URL that it was given.
         """
         secrets = self._secrets()
-        link: BaseException | None = error
-        while link is not None and not any(secret in f"{link!s}{link!r}" for secret in secrets):
-            link = link.__cause__ or link.__context__
-        if link is None:
+        shown = "".join(f"{link!s}{link!r}" for link in causes(error, contexts=True))
+        if not any(secret in shown for secret in secrets):
             return error
         text = f"{type(error).__name__}: {error}"
         for secret in secrets:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.errors import CommitError, LakehouseError, SchemaError, cause_line
+from lakehouse.errors import CommitError, LakehouseError, SchemaError, cause_line, causes
 from lakehouse.schema import Columns
 from lakehouse.upstream import check_commits
 from lakehouse.write.commit import discard, name_of
@@ -162,14 +162,12 @@ def as_ours(paimon: Any) -> Iterator[None]:
     except LakehouseError:
         raise
     except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None:
+        for cause in causes(error, contexts=True):
             if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
                 raise SchemaError(
                     f"{name_of(paimon)}: a partition value is too long for a folder's name: {cause_line(cause)}; "
                     "partition by something shorter"
                 ) from error
-            cause = cause.__cause__ or cause.__context__
         raise CommitError(
             f"{name_of(paimon)}: the rows can't be written ({cause_line(error)}); nothing was committed, trying again is safe"
         ) from error
