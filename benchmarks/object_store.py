@@ -57,10 +57,10 @@ class Case(NamedTuple):
 _SMALL, _LARGE = ((240, 320), 14_000, 64), ((720, 1280), 150_000, 16)
 CASES = {
     "small": Case(40_000, 1, *_SMALL, "blocks", 640, "three windows"),
-    "large": Case(4_000, 1, *_LARGE, "blocks:64x16", 256, "four windows"),
+    "large": Case(6_000, 1, *_LARGE, "blocks", 256, "three windows of 2,048 rows, since they are large"),
     "small-once": Case(5_000, 4, *_SMALL, "blocks", 640, "one window, which each epoch waits for"),
     "large-once": Case(500, 2, *_LARGE, "blocks", 256, "one window, which each epoch waits for"),
-    "large-default": Case(4_000, 1, *_LARGE, "blocks", 256, "one window of more bytes than are read ahead"),
+    "large-256x64": Case(4_000, 1, *_LARGE, "blocks:256x64", 256, "one window of more bytes than are read ahead"),
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -15,7 +17,8 @@ from lakehouse.dataset import Dataset
 from lakehouse.decode import Image
 from lakehouse.errors import ConfigError, LakehouseError
 from lakehouse.loader import Loader
-from lakehouse.order import row_rng
+from lakehouse.mixture import Mixture
+from lakehouse.order import Order, row_rng
 from tests.stores.place import on_stores
 from tests.training import ids, jpeg, make_index, noisy, one, own_draw, raw_index
 
@@ -49,6 +52,31 @@ def test_every_row_once_on_any_world(tmp_path: Path, n: int, tail: str, shuffle:
                 seen.update(batch["id"][valid].tolist())
             assert max(seen.values(), default=1) == 1
             assert n - len(seen) < world * size if tail == "drop" else len(seen) == n
+
+
+def test_windows_of_large_rows_are_smaller(tmp_path: Path) -> None:
+    """Blocks follow from the bytes of the index's rows, saved or not, on any store, whatever a data set reads of them."""
+    rows = {"id": pa.array(range(90), pa.int64())}
+    large = make_index(tmp_path / "large", rows, {"data": [bytes(2**20 + i) for i in range(90)]})
+    small = raw_index(tmp_path / "small", 90)
+    order = Dataset(large, batch_size=8, rank=0, world=1).order
+    assert order == Order(90, 0, "blocks:4x64")
+    assert pickle.loads(pickle.dumps(large)).blob_bytes == large.blob_bytes
+    assert Dataset(large, batch_size=8, columns=["id"]).order == Dataset(pickle.loads(pickle.dumps(large)), batch_size=8).order
+    assert Dataset(small, batch_size=8).order == Order(90, 0)
+    loader = Loader(Dataset(large, batch_size=8, seed=3, rank=0, world=1))
+    batches = iter(loader)
+    first = [next(batches) for _ in range(4)]
+    state = loader.state_dict()
+    assert state["order"] == "blocks-1:4x64"
+    other = Loader(Dataset(large, batch_size=4, seed=3, rank=0, world=1, shuffle="blocks:4x64"))
+    other.load_state_dict(state)
+    later = list(other)
+    whole = [i for batch in [*first, *later] for i in batch["id"].tolist()]
+    assert whole == Order(90, 3, "blocks:4x64").rows(0, 0, 88).tolist()
+    assert [len(data) for batch in later for data in batch["data"]] == [2**20 + i for i in whole[32:]]
+    mixture = Mixture({"large": (large, 0.5), "small": (small, 0.5)})
+    assert Dataset(mixture, batch_size=8).order.spec == "mixture-1(blocks-1:4x64, blocks-1:256x64)"
 
 
 def test_too_few_rows_are_logged_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

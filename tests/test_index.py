@@ -295,6 +295,17 @@ def test_an_expired_snapshot_fails_by_number_unless_a_tag_keeps_it(tmp_path: Pat
         lh.RowIndex.load(tmp_path / "i.idx", catalog)
 
 
+def test_a_saved_index_knows_how_many_bytes_its_blobs_have(index: lh.RowIndex, lake: Path, tmp_path: Path) -> None:
+    wanted = sum(index.blobs(name).total_bytes for name in index.blob_columns)
+    assert index.blob_bytes == wanted > 0
+    index.save(tmp_path / "i.idx")
+    again = lh.RowIndex.load(tmp_path / "i.idx", connect(lake))
+    assert IndexFile(tmp_path / "i.idx").header["blob_bytes"] == again.blob_bytes == wanted
+    half = again.take(np.arange(0, len(again), 2))
+    assert half.blob_bytes == sum(half.blobs(name).total_bytes for name in half.blob_columns) < wanted
+    assert f"{wanted:,} bytes of BLOBs" in repr(again)
+
+
 def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_path: Path) -> None:
     catalog = connect(lake)
     index.save(tmp_path / "good")
@@ -315,6 +326,7 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         return good[:start] + packed + struct.pack("<II8s", len(packed), zlib.crc32(packed), b"LHINDEX1")
 
     load(with_header({}))
+    load(with_header({"blob_bytes": None}))  # as files of earlier versions
     for text in (b"[]", b"{", b"\xff", b"[" * 100_000, b'{"format": 1}'):
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):
             load(packed_as(text))
@@ -336,6 +348,8 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         {"types": ""},
         {"scalars": {"none": {}}},
         {"blobs": []},
+        {"blob_bytes": "1"},
+        {"blob_bytes": True},
     ]
     for change in changes:
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):

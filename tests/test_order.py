@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from lakehouse import order as order_module
 from lakehouse.errors import ConfigError
-from lakehouse.order import Order, Shuffle, permutations, row_rng
+from lakehouse.order import Order, Shuffle, fitting_block_rows, order_of, permutations, row_rng
 
 GOLDEN = Path(__file__).parent / "data" / "order_golden.json"
 SHUFFLES: tuple[Shuffle, ...] = ("blocks", "rows", None)
@@ -441,6 +441,35 @@ def test_rows_written_by_label_come_out_mixed(labels: int, share: float) -> None
     assert ours.mean() > share * best.mean()
     assert ours[-20:].mean() > 0.75 * best.mean()
     assert ours.min() > 0.7 * best.mean()  # no batch is clumped
+
+
+# ---- blocks that fit the rows
+
+
+@given(st.integers(0, 10**6), st.integers(0, 2**40))
+def test_a_block_is_as_many_rows_as_five_mebibytes_hold(n: int, row_bytes: int) -> None:
+    rows = fitting_block_rows(n * row_bytes, n)
+    assert rows in {2**i for i in range(9)}
+    assert rows == 1 or rows * row_bytes <= 5 * 2**20 or not n
+    assert rows == 256 or 2 * rows * row_bytes > 5 * 2**20
+
+
+@pytest.mark.parametrize("row_bytes", [0, 20_480, 20_481, 40_960, 150_000, 5 * 2**20, 2**40])
+def test_only_large_rows_have_blocks_of_their_own(row_bytes: int) -> None:
+    """Up to 20 KiB a row "blocks" is what it always was; above, the sizes that one may ask for by name."""
+
+    class Index:
+        blob_bytes = 30_000 * row_bytes
+
+        def __len__(self) -> int:
+            return 30_000
+
+    order = order_of(Index(), 7, "blocks")
+    assert isinstance(order, Order)
+    assert (order == Order(30_000, 7)) == (row_bytes <= 20_480)
+    assert order == Order(30_000, 7, f"blocks:{order.block_rows}x64")
+    for shuffle in ("blocks:256x64", "blocks:3x5", "rows", None):
+        assert order_of(Index(), 7, shuffle) == Order(30_000, 7, shuffle)
 
 
 # ---- a value

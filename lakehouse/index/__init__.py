@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lakehouse.errors import NotFoundError, ResumeError, SchemaError
 from lakehouse.fetch import BlobRefs, Fetcher
-from lakehouse.index.saved_refs import read_refs, write_refs
+from lakehouse.index.saved_refs import read_refs, referenced_bytes, write_refs
 from lakehouse.index.source import Source, fingerprint_of, table_fetcher, version_of
 from lakehouse.index.split import assign
 from lakehouse.index.storage import IndexFile, IndexWriter, schema_of_text, schema_text
@@ -48,6 +48,7 @@ class RowIndex:
         fingerprint: str | None = None,
         file: Path | None = None,
         keep: object = None,
+        blob_bytes: int | None = None,
     ) -> None:
         self._keep = keep  # whatever holds the files that the arrays are mapped from
         self._source = source
@@ -57,6 +58,7 @@ class RowIndex:
         self._blobs = dict(blobs)
         self._fingerprint = fingerprint or fingerprint_of(source, schema, row_ids, self._blobs)
         self._file = file
+        self._blob_bytes = blob_bytes
 
     # --- what it is ----------------------------------------------------------------------------------------------------
 
@@ -82,6 +84,13 @@ class RowIndex:
     def blob_columns(self) -> tuple[str, ...]:
         """Those of `columns` that are BLOBs."""
         return tuple(name for name in self._schema.names if name in self._blobs)
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes that all rows' BLOBs have together, without those of unknown length. A saved index knows, and reads no row."""
+        if self._blob_bytes is None:
+            self._blob_bytes = sum(map(referenced_bytes, self._blobs.values()))
+        return self._blob_bytes
 
     @property
     def row_ids(self) -> npt.NDArray[np.int64]:
@@ -121,8 +130,9 @@ class RowIndex:
     def described(self, source: Source) -> RowIndex:
         """The same rows, with another account of where they are from."""
         return RowIndex(
-            source, self._schema, self._row_ids, self._scalars, self._blobs, self._fingerprint, self._file, self._keep
-        )
+            source, self._schema, self._row_ids, self._scalars, self._blobs, self._fingerprint, self._file, self._keep,
+            self._blob_bytes,
+        )  # fmt: skip
 
     def column(self, name: str) -> pa.Array:
         """A column that is not a BLOB, n values.
@@ -193,10 +203,9 @@ class RowIndex:
         return table_fetcher(self._source)
 
     def __repr__(self) -> str:
-        blob_bytes = sum(refs.total_bytes for refs in self._blobs.values())
         return (
             f"RowIndex({self._source.table or 'frame'}@{self._source.snapshot_id}, {len(self):,} rows, "
-            f"columns={list(self.columns)}, {blob_bytes:,} bytes of BLOBs, {self._fingerprint[:15]})"
+            f"columns={list(self.columns)}, {self.blob_bytes:,} bytes of BLOBs, {self._fingerprint[:15]})"
         )
 
     # --- other indexes -------------------------------------------------------------------------------------------------
@@ -266,6 +275,7 @@ class RowIndex:
                 "recipe": self._source.recipe,
                 "fingerprint": self._fingerprint,
                 "rows": len(self),
+                "blob_bytes": self.blob_bytes,
                 "schema": schema_text(self._schema),
                 "row_ids": writer.numbers(self._row_ids, np.int64),
                 "types": schema_text(pa.schema([pa.field(name, array.type) for name, array in self._scalars.items()])),
@@ -325,7 +335,10 @@ class RowIndex:
         blobs = {name: read_refs(file, node, n, source.path) for name, node in header["blobs"].items()}
         row_ids = file.numbers(header["row_ids"], n)
         schema = schema_of_text(header["schema"])
-        return cls(source, schema, row_ids, scalars, blobs, header["fingerprint"], file.path)
+        blob_bytes = header.get("blob_bytes")  # files of earlier versions have none
+        if blob_bytes is not None and type(blob_bytes) is not int:
+            raise TypeError(f"its header has {blob_bytes!r} for 'blob_bytes'"[:200])
+        return cls(source, schema, row_ids, scalars, blobs, header["fingerprint"], file.path, blob_bytes=blob_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a path, so that every process maps the same pages."""

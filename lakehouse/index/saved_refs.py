@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from lakehouse.fetch import BlobRefs
 from lakehouse.fetch.uris import Uris, absolute, relative
+from lakehouse.index.mapped import let_go
 from lakehouse.index.source import longest
 from lakehouse.index.storage import IndexFile, IndexWriter
 
+_PIECE_ROWS = 1 << 20
 _LISTED_URIS = 4_096  # in the header; more are an array of their own, which is mapped
 
 
@@ -42,6 +44,17 @@ def read_refs(file: IndexFile, node: dict[str, Any], n: int, path: str) -> BlobR
         file.numbers(node["offsets"], n),
         file.numbers(node["lengths"], n),
     )
+
+
+def referenced_bytes(refs: BlobRefs) -> int:
+    """As ``refs.total_bytes``, piece by piece: the arrays may be mapped from a file larger than memory."""
+    total = 0
+    for first in range(0, len(refs), _PIECE_ROWS):
+        piece = refs.slice(first, first + _PIECE_ROWS)
+        total += piece.total_bytes
+        let_go(piece.uri_ids)
+        let_go(piece.lengths)
+    return total
 
 
 def _write_uris(writer: IndexWriter, uris: Sequence[str], path: str) -> list[str] | dict[str, Any]:

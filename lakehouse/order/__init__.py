@@ -8,6 +8,8 @@ Three orders of the ``n`` rows of an index, each an exact bijection of positions
     "rows"     any row at any position
     None       as stored
 
+Of large rows `order_of` takes smaller blocks, of 5 MiB at most on average: 32 rows of 150 KB, a window of 2,048.
+
 "blocks" is for storage: a window reads 64 runs of neighbouring rows instead of 16,384 single ones, and what is written together
 is not trained on together. Where one window holds all rows (``n <= 16,384`` by default) it is a full shuffle. In longer orders
 each window mixes the rows of 64 blocks drawn from the whole index; the last two windows share what is left, so that they hold
@@ -59,6 +61,8 @@ _MAX_WINDOW_ROWS = 2**22
 _CHUNK_ROWS = 1024  # "rows" computes so many at once: numpy's cost per call is spread, the first step stays fast
 _CACHED_WINDOWS = 4  # a step may straddle two, and padding goes back to the first
 _CACHED_EPOCHS = 2  # one may still be read to its end while the next one starts
+# 64 of them, a window, are 320 MiB: what a data set reads ahead from a store by default, beside the requests under way.
+_BLOCK_BYTES = 5 * 2**20
 _SIZED = re.compile(r"blocks:(\d{1,7})x(\d{1,7})", re.ASCII)
 
 
@@ -265,13 +269,35 @@ class RowOrder(Protocol):
 
 
 def order_of(index: Any, seed: int, shuffle: Shuffle) -> RowOrder:
-    """The order of an index: its own, where it has a method ``order(seed, shuffle)``; else each of its rows once."""
+    """The order of an index: its own, where it has a method ``order(seed, shuffle)``; else each of its rows once.
+
+    "blocks" has blocks that fit the index: see `fitting_block_rows`.
+    """
     own = getattr(index, "order", None)
     if own is None:
-        return Order(len(index), seed, shuffle)
+        n = len(index)
+        if shuffle == "blocks":
+            return Order(n, seed, shuffle, fitting_block_rows(getattr(index, "blob_bytes", 0), n))
+        return Order(n, seed, shuffle)
     Order(0, seed, shuffle)  # refuses here what the index's own order would refuse at its first step
     order: RowOrder = own(seed, shuffle)
     return order
+
+
+def fitting_block_rows(blob_bytes: int, n: int) -> int:
+    """Rows of a block, so that a window is read in few long requests and held in memory, however large its rows are.
+
+    256, or the highest power of two of which ``n`` rows of ``blob_bytes`` together have at most 5 MiB on average, and at least
+    1. Blocks of few large rows cost no more requests a byte than those of many small ones, and a window still mixes 64.
+
+    Example:
+        >>> [fitting_block_rows(1_000 * kilobytes * 1_000, 1_000) for kilobytes in (14, 20, 150, 1_000, 8_000)]
+        [256, 256, 32, 4, 1]
+    """
+    rows = Order.block_rows
+    while rows > 1 and rows * blob_bytes > n * _BLOCK_BYTES:
+        rows //= 2
+    return rows
 
 
 def row_rng(seed: int, epoch: int, position: int) -> np.random.Generator:

@@ -310,7 +310,7 @@ def _row(
         "split": json.dumps(splits[-1]) if splits else None,
         "recipe": json.dumps(index.recipe),
         "rows": len(index),
-        "bytes": sum(index.blobs(column).total_bytes for column in index.blob_columns),
+        "bytes": index.blob_bytes,
         "fingerprint": index.fingerprint,
         "created": datetime.now(timezone.utc),
         "created_by": _user(),
