@@ -55,9 +55,10 @@ class Dataset(IterableDataset[Any]):
         index: the rows: a `RowIndex`, a `Mixture` of several, or a `Weighted` one.
         batch_size: rows per batch and rank; None: single rows, without the first axis.
         seed: with the epoch, decides the order and all randomness.
-        shuffle: "blocks" (blocks of 256 neighbouring rows, then rows inside a window of 64 blocks: fast on any storage),
-            "rows" (any row anywhere), or None (as stored). "blocks:64x32": blocks of 64 rows, windows of 32 blocks, so that a
-            window of large rows fits into ``prefetch_bytes`` and is read in few long requests.
+        shuffle: "blocks" (blocks of neighbouring rows, then rows inside a window of 64 blocks: fast on any storage), "rows"
+            (any row anywhere), or None (as stored). A block has 256 rows, and fewer where the index's rows have more than
+            20 KiB of BLOBs on average, so that it has about 5 MiB at most and a window is read in few long requests.
+            "blocks:64x32": blocks of 64 rows, windows of 32 blocks, whatever the rows are.
         decode: BLOB column to decoder; others are `Raw`. A decoder is called from several threads. Each value gets a
             generator with its row's seed, so that an image and its mask are cropped alike.
         columns: which columns, in which order. Default: all of the index.
@@ -82,7 +83,7 @@ class Dataset(IterableDataset[Any]):
             most 8; in worker processes their share of them. 0: none, everything in the caller's thread (for debuggers), but
             for reads from a store, which have threads of their own.
         prefetch_bytes: bound of the bytes of steps in flight, read plus decoded, per process. One step is always allowed. None:
-            256 MiB; 512 MiB where bytes come from a store, so that a window of 16,384 rows of 20 KB is read in long requests.
+            256 MiB; 512 MiB where bytes come from a store, so that a window of some 320 MiB is read in long requests.
         cache: keeps what was read on a local disk, so that a second epoch reads no bytes from the store. Useful where the
             table is not on a local disk already.
         fetcher: reads byte ranges. Default: the index's own. It is pickled to worker processes.

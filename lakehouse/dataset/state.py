@@ -56,7 +56,7 @@ class Identity:
         if seed != self.seed:
             raise ResumeError(f"the state was saved with seed {seed}, this loader has {self.seed}: pass seed={seed}")
         if order != self.order:
-            sizes = set(re.findall(r"blocks-1:(\d+x\d+)", order))  # of a mixture all parts have the same
+            sizes = set(re.findall(r"blocks-1:(\d+x\d+)", order))  # parts of a mixture may differ
             option = f'shuffle="blocks:{sizes.pop()}"' if len(sizes) == 1 else "the same shuffle="
             raise ResumeError(
                 f"the state was saved with order {order!r}, this loader has {self.order!r}: pass {option}, "
