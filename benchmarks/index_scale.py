@@ -64,8 +64,10 @@ def version() -> Any:
 class Catalog:
     """What `RowIndex.load` asks of a catalog."""
 
+    def foresee(self, *_: Any) -> None: ...
+
     def table(self, _: str) -> Any:
-        return SimpleNamespace(at=lambda **_: SimpleNamespace(version=version()))
+        return SimpleNamespace(opened_at=lambda _: SimpleNamespace(version=version()))
 
 
 def build(n: int, args: argparse.Namespace) -> dict[str, float]:
