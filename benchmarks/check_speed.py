@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 import _bench
 
-TOTAL_BYTES, PIECE_BYTES = 1 << 30, 8 << 20
+PIECE_BYTES = 8 << 20
 
 
 def table_of(args: argparse.Namespace) -> Any:
@@ -39,7 +39,7 @@ def prepare(args: argparse.Namespace) -> str:
         table = catalog.create_table("default.blobs", schema)
         rng = np.random.default_rng(1)
         mean = args.kb * 1000
-        count, batch = TOTAL_BYTES // mean, max(1, (32 << 20) // mean)
+        count, batch = args.mb * 1_000_000 // mean, max(1, (32 << 20) // mean)
 
         def batches() -> Any:
             for start in range(0, count, batch):
@@ -82,6 +82,7 @@ def check(args: argparse.Namespace) -> tuple[float, float]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mb", type=int, default=1_000, help="size of all BLOBs")
     parser.add_argument("--kb", type=int, default=14, help="size of a BLOB on average, 1000 bytes")
 
 
@@ -89,5 +90,9 @@ if __name__ == "__main__":
     variants = {"read + crc32 plainly": plainly, "Table.check(verify='crc')": check}
     print("samples are MB")
     _bench.main(
-        "1 GB of BLOBs checked by crc", variants, prepare, lambda args: f"lakehouse-bench-check-{args.kb}", options=options
+        "1 GB of BLOBs checked by crc",
+        variants,
+        prepare,
+        lambda args: f"lakehouse-bench-check-{args.mb}-{args.kb}",
+        options=options,
     )

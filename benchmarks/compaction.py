@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-COMMITS, PARTITIONS, ROWS_EACH, BLOB_BYTES = 200, 5, 2, 1_000
+PARTITIONS, ROWS_EACH, BLOB_BYTES = 5, 2, 1_000
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.string()), ("img", pa.large_binary())])
 
 
@@ -54,16 +54,17 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--commits", type=int, default=200)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-") as folder:
         catalog = lh.connect(warehouse=folder)
         many = catalog.create_table("default.many", SCHEMA, partition_by=["p"])
         one = catalog.create_table("default.one", SCHEMA, partition_by=["p"])
         start = time.perf_counter()
-        for commit in range(COMMITS):
+        for commit in range(args.commits):
             many.append(rows_of(commit))
-        print(f"{COMMITS} commits written in {time.perf_counter() - start:.1f} s")
-        one.append([row for commit in range(COMMITS) for row in rows_of(commit)])
+        print(f"{args.commits} commits written in {time.perf_counter() - start:.1f} s")
+        one.append([row for commit in range(args.commits) for row in rows_of(commit)])
         before = {name: seconds(lambda read=read: read(many), args.repeats) for name, read in WAYS.items()}
         start = time.perf_counter()
         report = many.compact()

@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 import _bench
 
-ROWS, BLOB_BYTES, BATCH = 20_000, 14_000, 64
+BLOB_BYTES, BATCH = 14_000, 64
 
 
 def table_of(args: argparse.Namespace) -> Any:
@@ -38,7 +38,7 @@ def prepare(args: argparse.Namespace) -> str:
     if "default.filtered" not in catalog.tables():
         rng = np.random.default_rng(0)
         schema = pa.schema([("label", pa.int32()), ("blob", pa.large_binary())])
-        lengths = rng.integers(BLOB_BYTES // 2, BLOB_BYTES * 3 // 2, ROWS).tolist()
+        lengths = rng.integers(BLOB_BYTES // 2, BLOB_BYTES * 3 // 2, args.rows).tolist()
         rows = ({"label": int(rng.integers(100)), "blob": rng.bytes(length)} for length in lengths)
         catalog.create_table("default.filtered", schema).append(rows)
     snapshot = table_of(args).latest()
@@ -97,6 +97,10 @@ def epoch(kind: str, shuffle: Any, args: argparse.Namespace) -> dict[str, float]
     }
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=20_000)
+
+
 def report(results: _bench.Runs) -> None:
     columns = ("rows", "referenced", "fetched", "read", "fetched/ref", "read/ref", "requests", "query reads", "seconds")
     _bench.values(results, columns)
@@ -110,4 +114,7 @@ if __name__ == "__main__":
         "blocks, merged, gap 0": functools.partial(epoch, "exact", "blocks"),
         "stored order, merged reads": functools.partial(epoch, "merged", None),
     }
-    _bench.main("bytes of a 5 % filter", variants, prepare, "lakehouse-bench-filter", runs=3, report=report)
+    folder = "lakehouse-bench-filter-{}".format
+    _bench.main(
+        "bytes of a 5 % filter", variants, prepare, lambda args: folder(args.rows), runs=3, options=options, report=report
+    )

@@ -342,6 +342,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[*CASES, "ingest", "first"])
     parser.add_argument("--delay-ms", type=float, default=20.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of each case's rows; figures are for all of them")
     arguments = parser.parse_args()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
@@ -349,7 +350,8 @@ def main() -> None:
     print(f"command: {' '.join(sys.argv)}; commit {commit}; Python {platform.python_version()}, {os.cpu_count()} cores")
     delay_s = arguments.delay_ms / 1000
     with running_server() as server, tempfile.TemporaryDirectory() as folder:
-        for name, case in CASES.items():
+        for name, whole in CASES.items():
+            case = whole._replace(rows=int(whole.rows * arguments.share))
             if arguments.only in (None, name):
                 training(name, case, server, Path(folder), delay_s, arguments.repeats)
         if arguments.only in (None, "first"):

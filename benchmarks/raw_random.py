@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _bench
 import _pictures
 
-ROWS, BATCH, EPOCHS = 5_000, 64, 8
+BATCH, EPOCHS = 64, 8
 CHANNELS = ("CAM_FRONT", "CAM_FRONT_LEFT", "CAM_FRONT_RIGHT")
 
 
@@ -42,11 +42,11 @@ def prepare(args: argparse.Namespace) -> str:
     if name_of(args) not in catalog.tables():
         schema = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("jpg", pa.large_binary())])
         table = catalog.create_table(name_of(args), schema, partition_by=() if args.one_file else ["channel"])
-        drawn = enumerate(_pictures.drawn(ROWS, 320, 240))
+        drawn = enumerate(_pictures.drawn(args.rows, 320, 240))
         rows = [{"id": i, "channel": CHANNELS[i % len(CHANNELS)], "jpg": data} for i, data in drawn]
         commits = 1 if args.one_file else 5
-        for start in range(0, ROWS, ROWS // commits):
-            table.append(rows[start : start + ROWS // commits])
+        for start in range(0, args.rows, args.rows // commits):
+            table.append(rows[start : start + args.rows // commits])
     index = table_of(args).latest().query().select("jpg").index()
     return (
         f"{len(index):,} JPEGs of 320x240, {index.blobs('jpg').total_bytes / len(index):,.0f} bytes on average, "
@@ -94,9 +94,10 @@ def pread_loop(args: argparse.Namespace) -> tuple[int, float]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--one-file", action="store_true", help="all rows in one file")
 
 
 if __name__ == "__main__":
     variants = {"pypaimon map-style": pypaimon_map_style, "lakehouse": lakehouse, "os.pread loop (limit)": pread_loop}
-    _bench.main("raw bytes, random rows", variants, prepare, "lakehouse-bench-raw", options=options)
+    _bench.main("raw bytes, random rows", variants, prepare, lambda args: f"lakehouse-bench-raw-{args.rows}", options=options)

@@ -65,10 +65,7 @@ class BlobStep:
     ) -> None:
         self.column = column
         self.errors: dict[int, BadRow] = {}  # batch row to its error
-        self.requests = 0
-        self.trouble = FetchStats()  # retries, throttles and waits of it count
-        self.bytes_referenced = 0
-        self.bytes_fetched = 0
+        self.fetched = FetchStats()
         self.seconds_fetching = 0.0
         self.seconds_decoding = 0.0
         self._rows = rows
@@ -165,10 +162,7 @@ class BlobStep:
             longest = max((len(v) for v in fetched.values if v is not None and not isinstance(v, FetchError)), default=0)
             self.column.sizes.blob_bytes = max(self.column.sizes.blob_bytes, longest)
         with self._lock:
-            self.requests += fetched.stats.requests
-            self.trouble += fetched.stats
-            self.bytes_referenced += fetched.stats.bytes_referenced
-            self.bytes_fetched += fetched.stats.bytes_fetched
+            self.fetched += fetched.stats
             self.seconds_fetching += seconds
         return fetched.values
 

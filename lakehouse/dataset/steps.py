@@ -26,7 +26,7 @@ from lakehouse.dataset.pipeline import Spawn, Stop
 from lakehouse.dataset.selection import Ids
 from lakehouse.dataset.stage import stage
 from lakehouse.errors import DecodeError, FetchError, LakehouseError, cause_line
-from lakehouse.fetch import Fetcher
+from lakehouse.fetch import Fetcher, FetchStats
 from lakehouse.order import row_rng
 
 OnError = Literal["raise", "skip", "null"]
@@ -254,14 +254,15 @@ class Step:
     ) -> Report:
         reasons = {i: type(error).__name__ for i, _, error in reversed(bad)}  # reversed: the first column's stays
         blobs = self._blobs.values()
+        fetched = sum((blob.fetched for blob in blobs), FetchStats())
         return Report(
             rows=delivered,
-            bytes_referenced=sum(blob.bytes_referenced for blob in blobs),
-            bytes_fetched=sum(blob.bytes_fetched for blob in blobs),
-            requests=sum(blob.requests for blob in blobs),
-            retries=sum(blob.trouble.retries for blob in blobs),
-            throttles=sum(blob.trouble.throttles for blob in blobs),
-            seconds_backoff=sum(blob.trouble.seconds_backoff for blob in blobs),
+            bytes_referenced=fetched.bytes_referenced,
+            bytes_fetched=fetched.bytes_fetched,
+            requests=fetched.requests,
+            retries=fetched.retries,
+            throttles=fetched.throttles,
+            seconds_backoff=fetched.seconds_backoff,
             seconds_fetching=sum(blob.seconds_fetching for blob in blobs),
             seconds_decoding=sum(blob.seconds_decoding for blob in blobs),
             seconds_transform=seconds_transform,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -181,7 +181,15 @@ class FetchStats:
     seconds_backoff: float = 0.0
 
     def __add__(self, other: FetchStats) -> FetchStats:
-        return FetchStats(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+        return FetchStats(  # one by one: a loop over the fields takes five times as long, and every step adds some
+            self.requests + other.requests,
+            self.bytes_referenced + other.bytes_referenced,
+            self.bytes_fetched + other.bytes_fetched,
+            self.seconds + other.seconds,
+            self.retries + other.retries,
+            self.throttles + other.throttles,
+            self.seconds_backoff + other.seconds_backoff,
+        )
 
 
 @dataclass(frozen=True)
