@@ -24,7 +24,7 @@ from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
 from pypaimon.snapshot.snapshot_manager import SnapshotManager
 
 from lakehouse.errors import CommitError, cause_line
-from lakehouse.fetch import TO_END, PerProcess, classify
+from lakehouse.fetch import PerProcess, classify
 from lakehouse.stores import S3Settings, Store, put_new
 from lakehouse.stores.s3 import S3Access, botocore_of, drop_folder
 from lakehouse.stores.settings import S3_SCHEMES, split_url
@@ -151,7 +151,7 @@ class S3FileIO(PyArrowFileIO):
     def _whole(self, path: str) -> bytes | None:
         """A file's bytes by one request; None: it is not there."""
         try:
-            return bytes(self._store.read_range(path, 0, TO_END))
+            return self._store.read_object(path)
         except OSError as error:
             if classify(error) == "gone":
                 return None

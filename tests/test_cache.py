@@ -23,7 +23,9 @@ import lakehouse as lh
 from lakehouse.cache import CachingFetcher
 from lakehouse.cache.store import Store
 from lakehouse.fetch import BlobRefs, Fetched, TableFetcher
+from tests.stores.fixtures import lake_on
 from tests.stores.place import connect, on_stores
+from tests.stores.server import BUCKET, S3Server, client
 
 pytestmark = on_stores
 
@@ -138,6 +140,29 @@ def test_changed_objects_are_read_again(tmp_path: Path) -> None:
     memory.rm("/cache-test/3")  # what is gone is an error, not an old answer
     fetcher.begin_epoch()
     assert isinstance(fetcher.fetch(refs).values[7], lh.FetchError)
+
+
+def test_objects_outside_an_s3_warehouse_are_kept_until_they_change(s3_server: S3Server, tmp_path: Path) -> None:
+    bucket: Any = client(s3_server)
+    folder = f"raw/{tmp_path.name}"
+
+    def put(i: int, data: bytes) -> None:
+        bucket.put_object(Bucket=BUCKET, Key=f"{folder}/{i}.bin", Body=data)
+
+    for i in range(8):
+        put(i, b"old %d" % i)
+    lake = lake_on(s3_server)
+    schema = lh.Schema({"id": pa.int64(), "blob": lh.Blob(reference=True)})
+    table = lake.connect(blob_roots=[f"s3://{BUCKET}/{folder}"]).create_table("default.refs", schema)
+    table.append([{"id": i, "blob": lh.BlobRef(f"s3://{BUCKET}/{folder}/{i}.bin", 0, 5)} for i in range(8)])
+    ds = lh.Dataset(table.latest().query().index(), batch_size=4, cache=lh.Cache(tmp_path / "cache", LEAST))
+    expected = {i: b"old %d" % i for i in range(8)}
+    for bytes_fetched in (40, 0):
+        seen, stats = epoch_of(ds)
+        assert (seen, stats.bytes_fetched) == (expected, bytes_fetched)
+    put(5, b"new 5")
+    seen, stats = epoch_of(ds)
+    assert (seen, stats.bytes_fetched) == ({**expected, 5: b"new 5"}, 5)
 
 
 def test_what_may_not_be_read_is_not_answered_from_the_cache_either(tmp_path: Path) -> None:

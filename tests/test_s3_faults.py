@@ -13,13 +13,16 @@ import pytest
 import lakehouse as lh
 from lakehouse.errors import FetchError
 from lakehouse.fetch import BlobRef, BlobRefs, RangeFetcher
-from lakehouse.stores import Store
+from lakehouse.stores import S3Settings, Store
+from lakehouse.stores.readers import BotocoreReader
+from lakehouse.stores.s3 import S3Access
 from tests.stores.fixtures import lake_on
 from tests.stores.proxy import Fault, Proxy, Request
 from tests.stores.server import SECRET_KEY, S3Server
 
 ROWS = 400
 SCHEMA = pa.schema([("id", pa.int64()), ("frame", pa.large_binary())])
+WAITS: dict[str, Any] = {"timeout_s": 1.0, "backoff_s": 0.01, "gap_bytes": 0}
 
 
 def frame(i: int) -> bytes:
@@ -51,8 +54,14 @@ def refs_of(index: lh.RowIndex, *rows: int) -> BlobRefs:
 
 def fetcher_of(options: dict[str, str], proxy: Proxy, **policy: Any) -> RangeFetcher:
     """With waits that suit a test."""
-    store = Store({**options, **proxy.server.options()})
-    return RangeFetcher(store.read_range, **{"timeout_s": 1.0, "backoff_s": 0.01, "gap_bytes": 0, **policy})
+    return RangeFetcher(Store({**options, **proxy.server.options()}).read_range, **{**WAITS, **policy})
+
+
+def in_forked_processes(options: dict[str, str], proxy: Proxy) -> RangeFetcher:
+    """Reads as processes do that were forked from one that had read before."""
+    reader = BotocoreReader(S3Access(S3Settings.of({**options, **proxy.server.options()})))
+    reader._client_of()  # takes a second to make on a busy machine, the time that a try has here
+    return RangeFetcher(reader, **WAITS)
 
 
 def once(fault: Fault) -> Callable[[Request], Fault | None]:
@@ -60,13 +69,14 @@ def once(fault: Fault) -> Callable[[Request], Fault | None]:
     return lambda request: None if request.again else fault
 
 
+@pytest.mark.parametrize("make", [fetcher_of, in_forked_processes])
 @pytest.mark.parametrize("fault", ["500", "503", "429", "reset", "truncated", "stall", "wrong-range", "whole"])
 def test_a_fault_that_passes_costs_another_request_and_nothing_else(
-    fault: Fault, options: dict[str, str], index: lh.RowIndex, s3_proxy: Proxy
+    fault: Fault, make: Callable[..., RangeFetcher], options: dict[str, str], index: lh.RowIndex, s3_proxy: Proxy
 ) -> None:
     s3_proxy.rule = once(fault)
     rows = [3, 90, 399, 200]
-    fetched = fetcher_of(options, s3_proxy).fetch(refs_of(index, *rows))
+    fetched = make(options, s3_proxy).fetch(refs_of(index, *rows))
     assert fetched.values == [frame(i) for i in rows]
     assert s3_proxy.faults[fault] == len(rows)
     assert fetched.stats.retries == len(rows)
@@ -86,12 +96,18 @@ def test_a_stall_ends_by_the_time_limit(options: dict[str, str], index: lh.RowIn
     assert "tried 2 times" in str(value)
 
 
+@pytest.mark.parametrize("make", [fetcher_of, in_forked_processes])
 @pytest.mark.parametrize(("fault", "words"), [("403", "AccessDenied"), ("404", "NoSuchKey"), ("expired", "ExpiredToken")])
 def test_what_another_try_does_not_change_is_not_tried_again(
-    fault: Fault, words: str, options: dict[str, str], index: lh.RowIndex, s3_proxy: Proxy
+    fault: Fault,
+    words: str,
+    make: Callable[..., RangeFetcher],
+    options: dict[str, str],
+    index: lh.RowIndex,
+    s3_proxy: Proxy,
 ) -> None:
     s3_proxy.rule = lambda request: fault
-    fetched = fetcher_of(options, s3_proxy).fetch(refs_of(index, 5))
+    fetched = make(options, s3_proxy).fetch(refs_of(index, 5))
     (value,) = fetched.values
     assert isinstance(value, FetchError)
     ref = refs_of(index, 5)[0]
@@ -142,6 +158,28 @@ def test_an_epoch_with_a_tenth_of_requests_failing_is_exact(
     assert stats.seconds_backoff > 0
     assert stats.requests == len(s3_proxy.requests)
     assert stats.rows_skipped == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_else_goes_on_too_with_a_tenth_of_requests_failing(s3_proxy: Proxy, seed: int) -> None:
+    """Making, appending, tagging, changing, opening and indexing a table."""
+    generator = random.Random(seed)
+    faults: list[Fault] = ["500", "503", "reset"]
+    s3_proxy.rule = lambda request: generator.choice(faults) if generator.random() < 0.1 else None
+    lake = lake_on(s3_proxy.server)
+    table = lake.connect().create_table("default.frames", SCHEMA)
+    for first in range(0, 60, 20):
+        table.append([{"id": i, "frame": frame(i)} for i in range(first, first + 20)])
+        table.tag(f"v{first}")
+    table.delete("id = 3")
+    table.update("id = 5", {"frame": b"new"})
+    for _ in range(5):
+        opened = lake.connect().table("default.frames")
+        assert opened.at(tag="v20").count_rows() == 40
+    loader = lh.Loader(lh.Dataset(opened.latest().query().index(), batch_size=59))
+    seen = [pair for batch in loader for pair in zip(batch["id"].tolist(), batch["frame"], strict=True)]
+    assert sorted(seen) == [(i, b"new" if i == 5 else frame(i)) for i in range(60) if i != 3]
+    assert s3_proxy.faults.total() > 20
 
 
 def test_the_order_does_not_depend_on_faults(index: lh.RowIndex, s3_proxy: Proxy) -> None:

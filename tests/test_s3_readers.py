@@ -1,4 +1,4 @@
-"""Every client by one set of tests: obstore, pyarrow, Paimon's FileIO, fsspec. And none of them crosses a fork."""
+"""Every client by one set of tests: obstore, botocore, Paimon's FileIO, fsspec. And none of them crosses a fork."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse.config import load_config
 from lakehouse.errors import FetchError
 from lakehouse.fetch import BlobRef, BlobRefs, Fetched, RangeFetcher, ReadRange, fsspec_read_range
 from lakehouse.stores import S3Settings, Store, put_new
-from lakehouse.stores.readers import ArrowReader, ObstoreReader, s3_arrow_reader
+from lakehouse.stores.readers import ArrowReader, BotocoreReader, ObstoreReader
 from lakehouse.stores.s3 import Keys, S3Access, botocore_of
 from tests.stores.fixtures import Lake, lake_on
 from tests.stores.proxy import Proxy
@@ -43,8 +43,8 @@ def by_obstore(server: S3Server) -> ReadRange:
     return ObstoreReader(S3Access(S3Settings.of(server.options())))
 
 
-def by_pyarrow(server: S3Server) -> ReadRange:
-    return s3_arrow_reader(S3Access(S3Settings.of(server.options())))
+def by_botocore(server: S3Server) -> ReadRange:
+    return BotocoreReader(S3Access(S3Settings.of(server.options())))
 
 
 def by_paimon(server: S3Server) -> ReadRange:
@@ -57,7 +57,7 @@ def by_s3fs(server: S3Server) -> ReadRange:
     return fsspec_read_range({"key": ACCESS_KEY, "secret": SECRET_KEY, "client_kwargs": client})
 
 
-READERS = [by_obstore, by_pyarrow, by_paimon, by_s3fs]
+READERS = [by_obstore, by_botocore, by_paimon, by_s3fs]
 
 
 @pytest.fixture(params=READERS)
@@ -113,7 +113,7 @@ def test_keys_that_expire_are_asked_for_again(s3_server: S3Server, prefix: str) 
     clients._access = access
     assert store.read_range(f"{prefix}/plain", 8, 4) == DATA[8:12]
     assert given == ["wrong", SECRET_KEY]
-    clients._readers = {"s3": s3_arrow_reader(access)}
+    clients._readers = {"s3": BotocoreReader(access)}
     given.clear()
     assert bytes(store.read_range(f"{prefix}/plain", 8, 4)) == DATA[8:12]
 
@@ -138,7 +138,7 @@ def test_keys_of_the_catalog_go_before_the_environments(
 def test_a_session_token_goes_with_every_client(s3_proxy: Proxy, prefix: str) -> None:
     access = S3Access(S3Settings.of({**s3_proxy.server.options(), "s3.session-token": "token-planted-5"}))
     s3_proxy.rule = lambda request: "403"  # this server knows no such session
-    for reader in (ObstoreReader(access), s3_arrow_reader(access)):
+    for reader in (ObstoreReader(access), BotocoreReader(access)):
         with pytest.raises(OSError, match=r"403|ACCESS_DENIED") as caught:
             reader(f"{prefix}/plain", 0, 4)
         assert "token-planted-5" not in str(caught.value)
@@ -164,6 +164,21 @@ def test_a_session_token_goes_with_every_client(s3_proxy: Proxy, prefix: str) ->
 def test_options_in_every_spelling(options: dict[str, str], settings: S3Settings) -> None:
     assert S3Settings.of(options) == settings
     assert "secret" not in repr(S3Settings(secret_key="secret")).replace("secret_key", "")
+
+
+@pytest.mark.parametrize("reader", [ObstoreReader, BotocoreReader])
+def test_versions_of_objects(reader: Any, s3_server: S3Server, prefix: str) -> None:
+    access = S3Access(S3Settings.of(s3_server.options()))
+    asked, client, url = reader(access), botocore_of(access), f"{prefix}/changes"
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    client.put_object(Bucket=bucket, Key=key, Body=b"one")
+    first = asked.identity(url)
+    assert asked.identity(url) == first
+    client.put_object(Bucket=bucket, Key=key, Body=b"two")  # as long, and within the same second
+    assert asked.identity(url) != first
+    with pytest.raises(OSError, match="404|not found"):
+        asked.identity(f"{prefix}/missing")
+    assert Store(s3_server.options()).fetcher().identity(f"{prefix}/missing") is None  # type: ignore[attr-defined]
 
 
 # ---- processes

@@ -31,7 +31,8 @@ class Cache:
     Nothing that it did not write is ever deleted.
 
     Every value is checked against its CRC32 when it is read. Files of a table never change; an object outside a table's
-    folder is asked once an epoch and process whether it is still the same (its ETag, or size and time).
+    folder is asked once an epoch and process whether it is still the same (its ETag, or size and time); on OSS, GCS and HDFS,
+    whose times are too coarse for that, such objects are not kept.
 
     Use a local disk: the index is SQLite in WAL mode, which network filesystems can't lock.
 

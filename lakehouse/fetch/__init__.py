@@ -17,7 +17,7 @@ from lakehouse.fetch.process import PerProcess
 from lakehouse.fetch.reads import ReadRange
 from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, answered, fetch_blob
 from lakehouse.fetch.remote import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, RangeFetcher
-from lakehouse.fetch.retry import ReadError, Verdict, classify
+from lakehouse.fetch.retry import ReadError, Verdict, classify, persistently
 from lakehouse.fetch.table import TableFetcher
 from lakehouse.fetch.verify import VerifyingFetcher
 
@@ -44,5 +44,6 @@ __all__ = [
     "classify",
     "fetch_blob",
     "fsspec_read_range",
+    "persistently",
     "plan_spans",
 ]

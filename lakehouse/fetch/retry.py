@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import random
 import re
-from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias, TypeGuard
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 from lakehouse.errors import FetchError, LakehouseError
+
+T = TypeVar("T")
 
 # gone, denied: another try gives the same. throttled, transient: another try may succeed. range: this range, not its object.
 Verdict: TypeAlias = Literal["gone", "denied", "throttled", "transient", "short", "range"]
@@ -23,6 +26,9 @@ ADVICE: dict[Verdict, str] = {
     "range": "see the cause",
 }
 MAX_BACKOFF_S = 20.0
+_RETRIES = 8
+_BACKOFF_S = 0.1
+_JITTER = random.SystemRandom()  # not the program's own, and another in each forked process
 
 # A mistake in a program must stop the run, not become a bad row.
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, ImportError, NotImplementedError)
@@ -122,6 +128,22 @@ def backoff_s(retry: int, base_s: float, generator: random.Random) -> float:
     "Exponential Backoff And Jitter").
     """
     return generator.uniform(0.0, min(MAX_BACKOFF_S, base_s * 2.0 ** min(retry, 30)))
+
+
+def persistently(act: Callable[[], T]) -> T:
+    """What an act gives, done again where that may help. For single small requests; `RangeFetcher` does it for many.
+
+    Raises:
+        OSError: of the last try.
+    """
+    for retry in range(_RETRIES):
+        try:
+            return act()
+        except OSError as error:
+            if classify(error) not in RETRIED:
+                raise
+        time.sleep(backoff_s(retry, _BACKOFF_S, _JITTER))
+    return act()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -1,7 +1,7 @@
 """How the files of a catalog's tables are reached: catalog options to clients, in one place.
 
     options ──S3Settings──> ObstoreReader      s3://, the fastest client measured (docs/decisions/002)
-                       └──> ArrowReader        the same in a process forked from one that used the first; odd keys
+                       └──> BotocoreReader     the same in a process forked from one that used the first; odd keys
     the table's own FileIO ──> ArrowReader     oss://, gs://, hdfs://: whatever the catalog can open, with its tokens
     fsspec ──> any other scheme                memory://, hf://, with the environment's credentials
 

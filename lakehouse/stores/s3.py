@@ -20,6 +20,7 @@ _READ_S = 60
 # The default chain is asked again this often: it knows itself when keys are due.
 _CHAIN_AGE = timedelta(minutes=10)
 _PUT_TRIES = 5
+_CONNECTIONS = 64  # as many requests as a RangeFetcher has under way
 _SHARED_CLIENTS = 16
 _sharing = threading.Lock()
 
@@ -148,28 +149,13 @@ def _new_obstore(access: S3Access, bucket: str) -> Any:
     )
 
 
-def arrow_of(access: S3Access) -> Any:
-    """A pyarrow client for all buckets, with the keys of now. It retries nothing, as `obstore_of`."""
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+def botocore_of(access: S3Access, tries: int = _PUT_TRIES) -> Any:
+    """A botocore client, for what the others lack: writes under a condition, in forked processes too.
 
-    # Keys are always given, so nothing is gained by looking for an instance; and it takes seconds where there is none.
-    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-    keys, settings = access.keys(), access.settings
-    return S3FileSystem(
-        access_key=keys.access_key,
-        secret_key=keys.secret_key,
-        session_token=keys.session_token,
-        region=access.region,
-        endpoint_override=settings.endpoint,
-        force_virtual_addressing=not settings.path_style,
-        connect_timeout=_CONNECT_S,
-        request_timeout=_READ_S,
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1),
-    )
-
-
-def botocore_of(access: S3Access) -> Any:
-    """A botocore client, for what the others lack: writes under a condition, in forked processes too."""
+    Args:
+        access: whose.
+        tries: of each request, by the client itself.
+    """
     import botocore.session
     from botocore.config import Config
 
@@ -185,7 +171,8 @@ def botocore_of(access: S3Access) -> Any:
         config=Config(
             connect_timeout=_CONNECT_S,
             read_timeout=_READ_S,
-            retries={"mode": "standard", "total_max_attempts": _PUT_TRIES},
+            retries={"mode": "standard", "total_max_attempts": tries},
+            max_pool_connections=_CONNECTIONS,
             s3={"addressing_style": style},
             # Sums that older stores refuse, asked for since botocore 1.36 although the protocol carries its own.
             request_checksum_calculation="when_required",

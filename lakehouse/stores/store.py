@@ -6,13 +6,15 @@ import pickle
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from lakehouse.errors import ConfigError
-from lakehouse.fetch import Fetcher, PerProcess, RangeFetcher, classify, fsspec_read_range
-from lakehouse.stores.readers import ArrowReader, ObstoreReader, may_use_tokio, s3_arrow_reader
+from lakehouse.fetch import TO_END, Fetcher, PerProcess, RangeFetcher, classify, fsspec_read_range, persistently
+from lakehouse.stores.readers import ArrowReader, BotocoreReader, ObstoreReader, may_use_tokio
 from lakehouse.stores.s3 import Keys, S3Access
 from lakehouse.stores.settings import S3_SCHEMES, S3Settings, split_url
+
+T = TypeVar("T")
 
 # What pypaimon's FileIO opens and this module has no client of its own for.
 _FILE_IO_SCHEMES = ("gs", "hdfs", "oss", "viewfs")
@@ -36,7 +38,7 @@ class Store:
 
     def fetcher(self) -> Fetcher:
         """Reads ranges of remote objects: merged, concurrent, repeated where that may help."""
-        return RangeFetcher(self.read_range)
+        return RangeFetcher(_Ranges(self))
 
     def read_range(self, uri: str, offset: int, length: int) -> bytes | memoryview:
         """One range by the client of its scheme; fewer bytes where the object ends.
@@ -45,6 +47,18 @@ class Store:
             OSError: it could not be read.
         """
         return self._clients.get().read(uri, offset, length)
+
+    def read_object(self, uri: str) -> bytes:
+        """A small object, whole; asked for again where that may help, since nobody above does.
+
+        Raises:
+            OSError: it could not be read.
+        """
+        return bytes(persistently(lambda: self.read_range(uri, 0, TO_END)))
+
+    def identity(self, uri: str) -> str | None:
+        """The version of an object, where its client knows one; None: it can't be told."""
+        return self._clients.get().identity(uri)
 
     def _open(self) -> _Clients:
         if isinstance(self._parts, bytes):
@@ -76,17 +90,32 @@ class _Clients:
 
     def read(self, uri: str, offset: int, length: int) -> bytes | memoryview:
         reader = self._reader_of(uri)
+        data: bytes | memoryview = self._with_valid_keys(reader, lambda: reader(uri, offset, length))
+        return data
+
+    def identity(self, uri: str) -> str | None:
+        reader = self._reader_of(uri)
+        ask = getattr(reader, "identity", None)
+        if not callable(ask):  # times of OSS and HDFS files are too coarse to tell one version from the next
+            return None
         try:
-            return _read(reader, uri, offset, length)
+            version: str | None = persistently(lambda: self._with_valid_keys(reader, lambda: ask(uri)))
+        except OSError:
+            return None
+        return version
+
+    def _with_valid_keys(self, reader: Any, act: Callable[[], T]) -> T:
+        try:
+            return act()
         except OSError as error:
             if not self._renewed(reader, error):
                 raise
-        return _read(reader, uri, offset, length)
+        return act()
 
     def _reader_of(self, uri: str) -> Any:
         scheme, _, key = split_url(uri)
         if scheme in S3_SCHEMES:
-            scheme = "s3" if may_use_tokio() and ObstoreReader.reads(key) else "s3 by arrow"
+            scheme = "s3" if may_use_tokio() and ObstoreReader.reads(key) else "s3 by botocore"
         with self._lock:
             reader = self._readers.get(scheme)
             if reader is None:
@@ -97,7 +126,7 @@ class _Clients:
         if scheme.startswith("s3"):
             if self._access is None:
                 self._access = self._s3_access()
-            return ObstoreReader(self._access) if scheme == "s3" else s3_arrow_reader(self._access)
+            return ObstoreReader(self._access) if scheme == "s3" else BotocoreReader(self._access)
         if scheme in _FILE_IO_SCHEMES:
             file_io = self._table_io(scheme)
             return ArrowReader(file_io.new_input_stream, renewable=hasattr(file_io, "try_to_refresh_token"))
@@ -140,6 +169,18 @@ class _Clients:
         return self._file_io
 
 
-def _read(reader: Any, uri: str, offset: int, length: int) -> bytes | memoryview:
-    data: bytes | memoryview = reader(uri, offset, length)
-    return data
+class _Ranges:
+    """A store's ranges and versions, as `RangeFetcher` asks for them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.identity = store.identity
+
+    def __call__(self, uri: str, offset: int, length: int) -> bytes | memoryview:
+        return self._store.read_range(uri, offset, length)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Ranges, (self._store,)
+
+    def __repr__(self) -> str:
+        return repr(self._store)
