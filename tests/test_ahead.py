@@ -13,6 +13,7 @@ import pytest
 import lakehouse as lh
 from lakehouse.errors import FetchError
 from lakehouse.fetch import BlobRefs, Fetched, LocalFetcher, RangeFetcher
+from lakehouse.testing import FaultyFetcher
 from tests.training import make_index
 
 
@@ -116,6 +117,29 @@ def test_one_large_step_does_not_make_all_that_follow_wait(tmp_path: Path) -> No
     _, values, _ = epoch(index, RangeFetcher(Counting(0.002)), prefetch_bytes=1 << 20, shuffle=None)
     assert len(values) == rows
     assert max(side_by_side[len(side_by_side) // 2 :]) > 4
+
+
+@pytest.mark.parametrize("wrong_bytes", [2**41, 2**50, 2**62, 2**63 - 5000])
+def test_wrong_lengths_cost_their_own_rows_and_no_others(tmp_path: Path, wrong_bytes: int) -> None:
+    """Lengths that no object has are neither planned as billions of requests, nor added up to beyond 64 bits."""
+    whole = make_index(tmp_path, {"id": list(range(400))}, {"data": [blob(i) for i in range(400)]})
+    refs = whole.blobs("data")
+    wrong = np.arange(400) % 50 == 7
+    refs = BlobRefs(refs.uris, refs.uri_ids, refs.offsets, np.where(wrong, wrong_bytes, refs.lengths))
+    index = lh.RowIndex(whole.source, whole.schema, whole.row_ids, {"id": whole.column("id")}, {"data": refs})
+    _, values, stats = epoch(index, RangeFetcher(Remote()), on_error="null", shuffle="blocks")
+    assert values == {i: None if wrong[i] else blob(i) for i in range(400)}
+    assert stats.bytes_referenced == sum(len(blob(i)) for i in np.flatnonzero(~wrong).tolist())
+
+
+def test_bytes_referenced_are_those_that_arrived(index: lh.RowIndex) -> None:
+    def missing(ref: lh.BlobRef) -> Any:
+        return "missing" if ref.length % 3 == 0 else None
+
+    _, values, stats = epoch(index, FaultyFetcher(RangeFetcher(Remote()), missing), on_error="null", batch_size=8)
+    arrived = [len(value) for value in values.values() if value is not None]
+    assert 500 < len(arrived) < 900
+    assert stats.bytes_referenced == sum(arrived)
 
 
 def test_values_held_stay_within_the_bound(index: lh.RowIndex) -> None:

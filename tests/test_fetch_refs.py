@@ -56,6 +56,15 @@ def test_refs_give_back_what_they_were_made_of() -> None:
     assert isinstance(refs[0].offset if refs[0] else None, int)  # not a numpy number, which JSON refuses
 
 
+def test_bytes_of_wrong_lengths_are_added_up_exactly() -> None:
+    """Their sum decides an order, which is one on all platforms: it may not wrap around."""
+    for lengths in ([2**62] * 7, [2**62] * 4, [2**63 - 1] * 3, [2**31, 2**32 - 1, 5], [0]):
+        refs = BlobRefs.of([BlobRef("/a", 0, length) for length in [*lengths, -1]])
+        assert refs.total_bytes == sum(lengths)
+    narrow = BlobRefs(("/a",), np.zeros(4, np.int16), np.zeros(4, np.int64), np.full(4, 2**31 - 1, np.int32))
+    assert narrow.total_bytes == 4 * (2**31 - 1)
+
+
 def test_take() -> None:
     refs = BlobRefs.of(REFS)
     assert list(refs.take([3, 0, 3])) == [REFS[3], REFS[0], REFS[3]]

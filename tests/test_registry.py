@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lakehouse as lh
+from lakehouse.fetch import BlobRefs
 from lakehouse.index.ids import read_ids, write_ids
 from lakehouse.order import Order
 from lakehouse.registry.seen import Place, seen
@@ -118,6 +119,15 @@ def test_what_is_kept_of_it(table: lh.Table, catalog: lh.Catalog, monkeypatch: p
 
 
 @pytest.mark.s3
+def test_wrong_lengths_that_add_up_beyond_64_bits_can_be_saved(table: lh.Table, catalog: lh.Catalog) -> None:
+    index = table.latest().query().select("frame").index()
+    refs = index.blobs("frame")
+    wrong = BlobRefs(refs.uris, refs.uri_ids, refs.offsets, np.full(len(refs), 2**62))
+    index = lh.RowIndex(index.source, index.schema, index.row_ids, {}, {"frame": wrong})
+    assert index.blob_bytes == 60 * 2**62
+    assert catalog.save_training_set("wrong", index).bytes == 2**63 - 1
+
+
 def test_any_engine_can_read_it(table: lh.Table, catalog: lh.Catalog) -> None:
     """By pypaimon itself, and the row ids as the Parquet file that they are."""
     index = table.latest().query().where("id >= 50").index()

@@ -174,7 +174,9 @@ class Ahead:
     def _are_scattered(self, members: Sequence[Rows]) -> bool:
         refs = joined(self._parts(members), same_uris=self._by_number)
         uri_ids = np.where(refs.impossible, -1, refs.uri_ids)  # each will be an error of its own
-        plan = plan_spans(uri_ids, refs.offsets, refs.lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE)
+        # What is longer than a chunk shares no request, and counts as one: a wrong length would be planned as billions.
+        lengths = np.minimum(refs.lengths, self._chunk_bytes)
+        plan = plan_spans(uri_ids, refs.offsets, lengths, gap_bytes=GAP_BYTES, span_bytes=self._chunk_bytes, waste=WASTE)
         return len(plan.lengths) > _SCATTERED_SHARE * len(refs)
 
     def _begin(self, members: Sequence[Rows], *, is_first: bool) -> None:
@@ -283,7 +285,7 @@ class Ahead:
                 elif any(other.chunks for other in self._groups):
                     self._room.notify()
                 if found:
-                    return Fetched(values, group.share(taken_bytes))
+                    return Fetched(values, group.share(values, taken_bytes))
                 # A fetcher of the user's own raised for a whole call: which of its ranges is bad, or which one shows its
                 # mistake, is found out by the step.
                 if not group.left and not isinstance(group.error, LakehouseError):

@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from lakehouse.fetch import BlobRefs, FetchStats
 
+# What counts of a range: wrong references may claim so much that sums would leave 64 bits. No blob of 64 GiB is read whole.
+_MOST_BYTES = 2**36
+
 Name = tuple[Any, bytes, bytes]  # what tells the ranges of one step from those of others
 
 
@@ -33,7 +36,7 @@ class Group:
         self._missing = np.bincount(self._slice_of[refs.uri_ids >= 0], minlength=len(rows))  # of each slice, rows not there
         self._values: list[Any] = [None] * len(refs)
         self._stats = FetchStats()
-        self._bytes = max(1, refs.total_bytes)
+        self._bytes = max(1, int(self._sizes.sum()))
         self._taken_bytes = 0
         self._shared = FetchStats()
         order = np.lexsort((refs.offsets, refs.uri_ids))
@@ -83,14 +86,14 @@ class Group:
             sizes = sizes[[value is not None for value in values]]
         return values, int(sizes.sum())
 
-    def share(self, taken_bytes: int) -> FetchStats:
-        """A step's part of what reading the group has cost so far, by bytes; the last step's makes the sum exact."""
+    def share(self, values: Sequence[Any], taken_bytes: int) -> FetchStats:
+        """Bytes of a step's values, and its part of what the group has cost so far; the last step's makes the sum exact."""
         self._taken_bytes += taken_bytes
         share = 1.0 if not self.left else min(1.0, self._taken_bytes / self._bytes)
         due, done = self._stats, self._shared
         part = FetchStats(
             requests=int(due.requests * share) - done.requests,
-            bytes_referenced=taken_bytes,
+            bytes_referenced=sum(len(value) for value in values if isinstance(value, (bytes, bytearray, memoryview))),
             bytes_fetched=int(due.bytes_fetched * share) - done.bytes_fetched,
             seconds=due.seconds * share - done.seconds,
             retries=int(due.retries * share) - done.retries,
@@ -103,7 +106,7 @@ class Group:
 
 def sizes_of(refs: BlobRefs) -> npt.NDArray[np.int64]:
     """Bytes that each range takes once it is read, int64[n]; 0: nothing is read."""
-    return np.where(refs.uri_ids >= 0, np.where(refs.impossible, 1, np.maximum(refs.lengths, 1)), 0)
+    return np.where(refs.uri_ids >= 0, np.where(refs.impossible, 1, np.clip(refs.lengths, 1, _MOST_BYTES)), 0)
 
 
 def joined(parts: Sequence[BlobRefs], *, same_uris: bool) -> BlobRefs:

@@ -26,7 +26,7 @@ from lakehouse.dataset.placed import Placed
 from lakehouse.dataset.stack import gather, size_bytes
 from lakehouse.dataset.stage import stage
 from lakehouse.errors import DecodeError, FetchError, LakehouseError
-from lakehouse.fetch import Fetched, Fetcher, FetchStats, answered
+from lakehouse.fetch import Fetched, Fetcher, FetchStats, answered, exact_sum
 
 _MIN_CHUNK_ROWS = 8  # below: handing out tasks costs more than it spreads
 _MAX_CHUNK_ROWS = 32  # while it is unknown how long a row takes
@@ -83,7 +83,7 @@ class BlobStep:
         self._placed = Placed(column, rows, memory=memory, errors=self.errors) if self._kind == "place" else None
         lengths = self._refs.lengths[self._refs.uri_ids >= 0]
         self._unknown = int(np.count_nonzero(lengths < 0))  # rows that reach to the end of their object
-        self._known_bytes = int((lengths[lengths > 0] if self._unknown else lengths).sum())
+        self._known_bytes = exact_sum(lengths[lengths > 0])
 
     # --- bounds --------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Dataset(IterableDataset[Any]):
         seed: with the epoch, decides the order and all randomness.
         shuffle: "blocks" (blocks of neighbouring rows, then rows inside a window of 64 blocks: fast on any storage), "rows"
             (any row anywhere), or None (as stored). A block has 256 rows, and fewer where the index's rows have more than
-            20 KiB of BLOBs on average, so that it has about 5 MiB at most and a window is read in few long requests.
+            20 KiB of BLOBs on average: about 5 MiB at most, or a single row. So a window is read in few long requests.
             "blocks:64x32": blocks of 64 rows, windows of 32 blocks, whatever the rows are.
         decode: BLOB column to decoder; others are `Raw`. A decoder is called from several threads. Each value gets a
             generator with its row's seed, so that an image and its mask are cropped alike.

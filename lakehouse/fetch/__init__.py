@@ -15,7 +15,7 @@ from lakehouse.fetch.local import LocalFetcher
 from lakehouse.fetch.plan import SpanPlan, plan_spans
 from lakehouse.fetch.process import PerProcess
 from lakehouse.fetch.reads import ReadRange
-from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, answered, fetch_blob
+from lakehouse.fetch.refs import TO_END, BlobRef, BlobRefs, Fetched, Fetcher, FetchStats, answered, exact_sum, fetch_blob
 from lakehouse.fetch.remote import GAP_BYTES, LEAST_SPAN_BYTES, WASTE, RangeFetcher
 from lakehouse.fetch.retry import ReadError, Verdict, classify, persistently
 from lakehouse.fetch.table import TableFetcher
@@ -42,6 +42,7 @@ __all__ = [
     "VerifyingFetcher",
     "answered",
     "classify",
+    "exact_sum",
     "fetch_blob",
     "fsspec_read_range",
     "persistently",

@@ -130,7 +130,7 @@ class BlobRefs:
     @property
     def total_bytes(self) -> int:
         """Bytes referenced, without the ranges of unknown length."""
-        return int(self.lengths[(self.uri_ids >= 0) & (self.lengths > 0)].sum())
+        return exact_sum(self.lengths[(self.uri_ids >= 0) & (self.lengths > 0)])
 
     @property
     def impossible(self) -> npt.NDArray[np.bool_]:
@@ -156,6 +156,13 @@ class BlobRefs:
         shown = ["null" if ref is None else f"{ref.uri} {range_text(ref.offset, ref.length)}" for ref in first]
         shown += ["..."] if len(self) > _SHOWN else []
         return f"BlobRefs({len(self):,} in {len(self.uris):,} uris: [{', '.join(shown)}])"
+
+
+def exact_sum(lengths: npt.NDArray[Any]) -> int:
+    """The sum of lengths of 0 or more, however large: two wrong ones of 2**62 are beyond an int64."""
+    if lengths.dtype.itemsize < 8:
+        return int(lengths.sum(dtype=np.int64))
+    return (int((lengths >> 32).sum()) << 32) + int((lengths & 0xFFFFFFFF).sum())
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,7 @@ def _row(
         "split": json.dumps(splits[-1]) if splits else None,
         "recipe": json.dumps(index.recipe),
         "rows": len(index),
-        "bytes": index.blob_bytes,
+        "bytes": min(index.blob_bytes, 2**63 - 1),  # wrong references may claim more
         "fingerprint": index.fingerprint,
         "created": datetime.now(timezone.utc),
         "created_by": _user(),
