@@ -350,6 +350,7 @@ def test_damage_to_a_saved_index_is_noticed(index: lh.RowIndex, lake: Path, tmp_
         {"blobs": []},
         {"blob_bytes": "1"},
         {"blob_bytes": True},
+        {"blob_bytes": -1},
     ]
     for change in changes:
         with pytest.raises(lh.ResumeError, match="not a whole saved index"):

@@ -336,8 +336,8 @@ class RowIndex:
         row_ids = file.numbers(header["row_ids"], n)
         schema = schema_of_text(header["schema"])
         blob_bytes = header.get("blob_bytes")  # files of earlier versions have none
-        if blob_bytes is not None and type(blob_bytes) is not int:
-            raise TypeError(f"its header has {blob_bytes!r} for 'blob_bytes'"[:200])
+        if blob_bytes is not None and (type(blob_bytes) is not int or blob_bytes < 0):
+            raise ValueError(f"its header has {blob_bytes!r} for 'blob_bytes'"[:200])
         return cls(source, schema, row_ids, scalars, blobs, header["fingerprint"], file.path, blob_bytes=blob_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
