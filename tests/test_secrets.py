@@ -21,13 +21,13 @@ import pytest
 from pyarrow import fs
 
 import lakehouse as lh
-from tests.rest import Fault, RestServer
+from tests.rest import Fault, Lake, RestServer
 from tests.stores import server as s3
 from tests.stores.server import S3Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("frame", pa.large_binary())])
 ROWS = [{"id": number, "channel": f"c{number % 2}", "frame": b"frame-%d" % number} for number in range(12)]
-KINDS = ("bearer", "dlf", "table token", "s3", "jdbc")
+KINDS = ("bearer", "dlf", "table token", "table token for s3", "s3", "jdbc")
 BEARER, KEY_ID, KEY_SECRET, STS = "planted-bearer-1", "planted-key-id-2", "planted-key-secret-3", "planted-sts-4"
 DATA_KEY, DATA_SECRET, DATA_STS, PASSWORD = (
     "planted-data-key-5",
@@ -77,7 +77,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         wrong = {"uri": "jdbc:oracle://me:planted-wrong-9@nowhere/db"}
         yield Place(options, (PASSWORD, "planted-wrong-9"), wrong, files)
         return
-    with RestServer.run(folder, bearer={BEARER}, keys={KEY_ID: (KEY_SECRET, STS)}) as rest:
+    lake: Lake | Path = folder
+    if request.param == "table token for s3":
+        server = request.getfixturevalue("s3_server")
+        warehouse = f"s3://{s3.BUCKET}/secrets-{time.time_ns()}"
+        lake = Lake(warehouse, server.options())
+    with RestServer.run(lake, bearer={BEARER}, keys={KEY_ID: (KEY_SECRET, STS)}) as rest:
         options = rest.options()
         wrong = {"token": "planted-wrong-9"}
         planted = (BEARER,)
@@ -92,11 +97,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             rest.config["data-token.enabled"] = "true"
             rest.table_token = lambda: (token, int((time.time() + 7200) * 1000))
             planted = (BEARER, DATA_KEY, DATA_SECRET, DATA_STS)
+        if isinstance(lake, Lake):  # whose keys the server alone gives
+            token = {"fs.s3.accessKeyId": s3.ACCESS_KEY, "fs.s3.accessKeySecret": s3.SECRET_KEY}
+            rest.config["data-token.enabled"] = "true"
+            rest.table_token = lambda: (token, int((time.time() + 7200) * 1000))
+            options |= {key: value for key, value in server.options().items() if not key.endswith("-key")}
+            planted = (BEARER, s3.SECRET_KEY)
 
         def fail() -> None:
             rest.faults.append(Fault("GET t", status=403))
 
-        yield Place(options, (*planted, *wrong.values()), wrong, files, fail)
+        held = partial(_objects, server, warehouse) if isinstance(lake, Lake) else files
+        yield Place(options, (*planted, *wrong.values()), wrong, held, fail)
 
 
 def _objects(server: S3Server, warehouse: str) -> list[bytes]:
@@ -273,7 +285,7 @@ def _use(made: dict[str, Any], answers: Any) -> None:
 
 @pytest.mark.parametrize(
     ("place", "method"),
-    [("bearer", "spawn"), ("table token", "forkserver"), ("s3", "spawn"), ("jdbc", "forkserver")],
+    [("bearer", "spawn"), ("table token for s3", "forkserver"), ("s3", "spawn"), ("jdbc", "forkserver")],
     indirect=["place"],
 )
 def test_public_objects_work_in_spawned_processes(place: Place, method: str) -> None:
