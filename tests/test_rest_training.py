@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import time
 import uuid
@@ -19,8 +20,8 @@ from daft import col
 
 import lakehouse as lh
 from tests.rest import Lake, RestServer
-from tests.stores.proxy import Proxy
-from tests.stores.server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.stores.proxy import Fault, Proxy, Request
+from tests.stores.server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.string()), ("speed", pa.float64()), ("frame", pa.large_binary())])
 ROWS = 120
@@ -210,6 +211,62 @@ def on_s3(s3_server: S3Server, s3_proxy: Proxy) -> Iterator[tuple[RestServer, di
         server.table_token = token
         keyless = {key: value for key, value in s3_proxy.server.options().items() if "key" not in key}
         yield server, server.options(**keyless), given
+
+
+_SESSION = re.compile(rb"\r\nx-amz-security-token: *session-(\d+)", re.IGNORECASE)
+
+
+def signed_without_session(head: bytes) -> bytes:
+    """A request without a body, signed anew: the server itself knows no sessions."""
+    if _SESSION.search(head) is None:
+        return head
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    first, *lines = head.decode().strip().split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    kept = {name: value for name, value in headers.items() if not name.startswith("x-amz-") and name != "authorization"}
+    signed = AWSRequest(method, f"http://{headers['host']}{path}", headers={"host": headers["host"]})
+    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", REGION).add_auth(signed)
+    kept |= {name.lower(): value for name, value in signed.headers.items()}
+    return "\r\n".join([first, *(f"{name}: {value}" for name, value in kept.items()), "", ""]).encode()
+
+
+def test_workers_sign_with_the_token_of_the_moment(
+    on_s3: tuple[RestServer, dict[str, str], list[float]], s3_proxy: Proxy
+) -> None:
+    """Each token is another session, which the store refuses once it has ended; that of the writer at once."""
+    server, options, _ = on_s3
+    lh.connect(**options).create_table("drives.frames", SCHEMA, partition_by=["channel"]).append(rows())
+    valid_s, ends = 2.0, dict[int, float]()
+
+    def token() -> tuple[dict[str, str], int]:
+        ends[number := len(ends)] = time.time() + valid_s
+        keys = {
+            "fs.s3.accessKeyId": ACCESS_KEY,
+            "fs.s3.accessKeySecret": SECRET_KEY,
+            "fs.s3.securityToken": f"session-{number}",
+        }
+        return keys, int(ends[number] * 1000)
+
+    def rule(request: Request) -> Fault | None:
+        if ".blob" not in request.path:  # upstream's own client reads it, with a token that it may hold from before
+            return None
+        held = _SESSION.search(request.head)
+        return None if held is not None and time.time() < ends[int(held[1])] else "expired"
+
+    server.table_token, s3_proxy.rule, s3_proxy.rewrite = token, rule, signed_without_session
+    index = lh.connect(**{**options, "s3.region": REGION}).table("drives.frames").latest().query().select("id", "frame").index()
+    s3_proxy.requests.clear()
+    seen: list[tuple[int, bytes]] = []
+    for at, batch in enumerate(loader(index, workers=2, prefetch_bytes=200)):
+        seen += zip(batch["id"].tolist(), batch["frame"], strict=True)
+        time.sleep(0.6 if at < 10 else 0)
+    assert sorted(seen) == sorted((row["id"], row["frame"]) for row in rows())
+    used = [_SESSION.search(request.head) for request in s3_proxy.requests if ".blob" in request.path]
+    assert len({int(held[1]) for held in used if held is not None}) >= 3
 
 
 def test_tokens_run_out_in_the_middle_of_an_epoch_on_s3(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pickle
 import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -15,6 +18,8 @@ from lakehouse.stores.s3 import Keys, S3Access
 from lakehouse.stores.settings import S3_SCHEMES, S3Settings, split_url
 
 T = TypeVar("T")
+
+_REPLACE_S = 10.0
 
 # What pypaimon's FileIO opens and this module has no client of its own for.
 _FILE_IO_SCHEMES = ("gs", "hdfs", "oss", "viewfs")
@@ -87,6 +92,8 @@ class _Clients:
         self._readers: dict[str, Any] = {}
         self._access: S3Access | None = None
         self._file_io: Any = None
+        self._renewing = threading.Lock()
+        self._replaced_s = -math.inf
 
     def read(self, uri: str, offset: int, length: int) -> bytes | memoryview:
         reader = self._reader_of(uri)
@@ -136,8 +143,23 @@ class _Clients:
         """Whether keys were refused that may have been replaced meanwhile."""
         if classify(error) != "denied" or not getattr(reader, "renewable", False):
             return False
+        self._replace_token()
         reader.renew()
         return True
+
+    def _replace_token(self) -> None:
+        """Ask the catalog server for another token than one that the store refuses before its time.
+
+        Seldom, because what is refused may be a right that no token gives, of thousands of rows.
+        """
+        refresh = getattr(self._file_io, "refresh_token", None)
+        with self._renewing:
+            if refresh is None or time.monotonic() < self._replaced_s + _REPLACE_S:
+                return
+            self._replaced_s = time.monotonic()
+            with contextlib.suppress(Exception):  # then the refusal stands
+                refresh()
+                self._file_io._set_cached_token(self._file_io._build_cache_key(), self._file_io.token)  # noqa: SLF001 - upstream's, of the process
 
     def _s3_access(self) -> S3Access:
         if self._options.get("metastore") != "rest" or self._load is None:

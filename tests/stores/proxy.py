@@ -63,6 +63,7 @@ class Proxy:
 
     Attributes:
         rule: which requests to spoil, and how.
+        rewrite: changes the head of a request that goes on to the server.
         delay_s: time that each request waits.
         requests: what came, in order.
         bytes_sent: of bodies, to clients.
@@ -71,6 +72,7 @@ class Proxy:
 
     def __init__(self, server: S3Server, delay_s: float) -> None:
         self.rule: Rule | None = None
+        self.rewrite: Callable[[bytes], bytes] | None = None
         self.delay_s = delay_s
         self.requests: list[Request] = []
         self.bytes_sent = 0
@@ -133,7 +135,7 @@ class Proxy:
                     continue
                 if upstream is None:
                     upstream = await asyncio.open_connection("127.0.0.1", self._upstream, limit=1 << 26)
-                upstream[1].write(head + body)
+                upstream[1].write((head if self.rewrite is None else self.rewrite(head)) + body)
                 if fault == "lost-answer":
                     await self._answer(upstream[0], request.method)
                     writer.transport.abort()
