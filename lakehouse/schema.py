@@ -358,8 +358,13 @@ def _holds_blobs(kind: pa.DataType) -> bool:
     )
 
 
-def known_columns(names: Iterable[str], schema: pa.Schema) -> None:
+def known_columns(names: Iterable[str], schema: pa.Schema, *, otherwise: str = "") -> None:
     """Check that columns exist.
+
+    Args:
+        names: which.
+        schema: what there is.
+        otherwise: what a name that resembles no column may have been meant as.
 
     Raises:
         NotFoundError: naming the nearest column and listing all.
@@ -367,8 +372,5 @@ def known_columns(names: Iterable[str], schema: pa.Schema) -> None:
     for name in sorted(map(str, names)):
         if name not in schema.names:
             near = get_close_matches(name, schema.names, 1)
-            raise NotFoundError(
-                f"no column {name!r}"
-                + (f", did you mean {near[0]!r}?" if near else "")
-                + f" columns: {', '.join(schema.names)}"
-            )
+            hint = f", did you mean {near[0]!r}? C" if near else f"{otherwise}; c"
+            raise NotFoundError(f"no column {name!r}{hint}olumns: {', '.join(schema.names)}")

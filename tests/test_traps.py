@@ -532,5 +532,14 @@ def test_snapshots_are_pinned(warehouse: Path) -> None:
 def test_unknown_columns_are_refused(warehouse: Path) -> None:
     snapshot = made(warehouse, [row(0)]).latest()
     for call in (lambda: snapshot.query().select("idd"), lambda: snapshot.daft(columns=["idd"])):
-        with pytest.raises(lh.NotFoundError, match="did you mean 'id'"):
+        with pytest.raises(lh.NotFoundError, match=r"no column 'idd', did you mean 'id'\? Columns: id"):
             call()
+
+
+@pytest.mark.parametrize("text", ["channel = CAM_FRONT", 'channel = "CAM_FRONT"'])
+def test_text_without_single_quotes_is_told_as_such(warehouse: Path, text: str) -> None:
+    snapshot = made(warehouse, [row(0)]).latest()
+    with pytest.raises(
+        lh.NotFoundError, match=r"no column .*CAM_FRONT.* \(SQL writes text in single quotes: .*\); columns: id"
+    ):
+        snapshot.query().where(text)

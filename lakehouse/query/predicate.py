@@ -35,11 +35,12 @@ def checked_predicate(predicate: Any, columns: Columns) -> Expression:
         NotFoundError: it names a column that does not exist.
         SchemaError: not a predicate, SQL that can't be read, other types than the columns', or a test of a BLOB's bytes.
     """
+    otherwise = ""
     if isinstance(predicate, str):
-        predicate = _of_sql(predicate)
+        predicate, otherwise = _of_sql(predicate), " (SQL writes text in single quotes: channel = 'CAM_FRONT')"
     if not isinstance(predicate, Expression):
         raise SchemaError(f"where() takes a Daft expression or SQL text, got {type(predicate).__name__}: {predicate!r}")
-    known_columns(columns_of(predicate, columns), columns.arrow)
+    known_columns(columns_of(predicate, columns), columns.arrow, otherwise=otherwise)
     read = sorted(columns_beyond_null_tests(predicate, columns) & columns.lazy)
     if read:
         raise SchemaError(
