@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakehouse.config import CatalogConfig, load_config
-from lakehouse.errors import CommitError, ConfigError, LakehouseError, NotFoundError, SchemaError, cause_line
+from lakehouse.errors import CommitError, ConfigError, FetchError, LakehouseError, NotFoundError, SchemaError, cause_line
 from lakehouse.names import checked, split_table_name
 from lakehouse.schema import REFERENCE_OPTION, TABLE_UUID_OPTION, Schema, as_arrow, paimon_schema
 from lakehouse.stores import Store
@@ -111,9 +111,13 @@ class Catalog:
         return self._config.options.get("metastore") == "rest"
 
     def databases(self) -> list[str]:
-        """Names of the databases, sorted."""
+        """Names of the databases, sorted.
+
+        Raises:
+            FetchError: the store refuses or is silent.
+        """
         try:
-            with self._asking():
+            with self._listing():
                 return sorted(self.paimon.list_databases())
         except FileNotFoundError:  # a folder that nothing was written to yet
             return []
@@ -143,11 +147,12 @@ class Catalog:
 
         Raises:
             NotFoundError: no such database.
+            FetchError: the store refuses or is silent.
         """
         if database is not None and checked(database, "database") not in self.databases():
             raise NotFoundError(f"no database {database!r}; databases: {', '.join(self.databases()) or 'none'}")
         chosen = self.databases() if database is None else [database]
-        with self._asking():
+        with self._listing():
             return sorted(f"{base}.{table}" for base in chosen for table in self.paimon.list_tables(base))
 
     def create_table(
@@ -277,7 +282,7 @@ class Catalog:
         except LakehouseError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            raise NotFoundError(f"table {full!r} in {self!r} can't be read: {cause_line(error)}") from error
+            raise NotFoundError(f"table {full!r} in {self._place} can't be read: {cause_line(error)}") from error
         return remedied(held)
 
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
@@ -392,6 +397,16 @@ class Catalog:
             raise
 
     @contextmanager
+    def _listing(self) -> Iterator[None]:
+        try:
+            with self._asking():
+                yield
+        except (LakehouseError, FileNotFoundError):
+            raise
+        except OSError as error:
+            raise FetchError(f"{self._place} can't be listed: {cause_line(error)}") from error
+
+    @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
         check_creates(self.paimon)
         try:
@@ -400,7 +415,7 @@ class Catalog:
         except (ConfigError, NotFoundError):
             raise
         except (LakehouseError, OSError, RuntimeError) as error:
-            raise CommitError(f"{what} in {self!r}: {cause_line(error)}") from error
+            raise CommitError(f"{what} in {self._place}: {cause_line(error)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Catalog, (self._config,)  # which keeps secrets out of a plain pickle; see `lakehouse.config`

@@ -261,14 +261,14 @@ def test_a_warehouse_that_can_not_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     inside = connect(tmp_path / "file" / "lake")
     for call in (lambda: inside.create_database("a"), lambda: inside.create_table("default.t", SCHEMA)):
-        with pytest.raises(lh.CommitError, match=r"database \w+ can't be made in Catalog.*Not a directory"):
+        with pytest.raises(lh.CommitError, match=r"database \w+ can't be made in catalog 'default' at .*Not a directory"):
             call()
     with pytest.raises(lh.NotFoundError, match="tables: none"):
         inside.table("default.t")
     (tmp_path / "lake" / "default.db").mkdir(parents=True)
     (tmp_path / "lake" / "default.db" / "t").write_text("x")
     catalog = connect(tmp_path / "lake")
-    with pytest.raises(lh.CommitError, match=r"table default\.t can't be made in Catalog.*Not a directory"):
+    with pytest.raises(lh.CommitError, match=r"table default\.t can't be made in catalog 'default' at .*Not a directory"):
         catalog.create_table("default.t", SCHEMA)
     assert catalog.tables() == []
 

@@ -222,3 +222,12 @@ def test_a_table_that_a_wrong_secret_keeps_shut_says_so(s3_lake: Lake) -> None:
     s3_lake.connect().create_table("default.frames", pa.schema([("id", pa.int64())]))
     with pytest.raises(lh.NotFoundError, match=r"can't be read: .*\(from OSError: .*(ACCESS_DENIED|SIGNATURE)"):
         s3_lake.connect(**{"s3.secret-key": "wrong"}).table("default.frames")
+
+
+def test_a_store_that_a_wrong_secret_keeps_shut_is_told_with_the_catalog(s3_lake: Lake) -> None:
+    shut = s3_lake.connect(**{"s3.secret-key": "wrong"})
+    for listing in (shut.tables, shut.databases, lambda: shut.tables("default"), lambda: shut.drop_table("default.frames")):
+        with pytest.raises(
+            lh.FetchError, match=r"catalog '.*' at s3://.* can't be listed: OSError: .*(ACCESS_DENIED|SIGNATURE)"
+        ):
+            listing()
