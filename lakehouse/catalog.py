@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakehouse.config import CatalogConfig, load_config
-from lakehouse.errors import CommitError, ConfigError, FetchError, LakehouseError, NotFoundError, SchemaError, cause_line
+from lakehouse.errors import CommitError, ConfigError, LakehouseError, NotFoundError, SchemaError, cause_line
+from lakehouse.failures import Failures
 from lakehouse.names import checked, split_table_name
 from lakehouse.schema import REFERENCE_OPTION, TABLE_UUID_OPTION, Schema, as_arrow, paimon_schema
 from lakehouse.stores import Store
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SYSTEM_DATABASE = "sys"
 _TABLE_DEFAULT = "table-default."
-_DRIVERS = ("sqlite3", "psycopg2", "psycopg", "pymysql", "mysql")
 
 
 def connect(
@@ -58,6 +57,7 @@ class Catalog:
 
     def __init__(self, config: CatalogConfig) -> None:
         self._config = config
+        self._failures = Failures(config)
         self._opened: tuple[int, Any] | None = None
 
     @property
@@ -75,7 +75,7 @@ class Catalog:
         from lakehouse.upstream_store import with_store_remedies
 
         options = self._config.options
-        if self._is_served:
+        if self._failures.is_served:
             open_it = open_served
         else:
             open_it = CatalogFactory.create
@@ -95,20 +95,11 @@ class Catalog:
         except ConfigError:
             raise
         except Exception as error:  # each metastore has errors of its own
-            known = explained(error, f"{self._place} can't be opened")
+            known = explained(error, f"{self._failures.place} can't be opened")
             if isinstance(known, ConfigError):
                 raise known from error
             cause = options.masked(error)
             raise ConfigError(f"{self!r} can't be opened: {cause_line(cause)}") from cause
-
-    @property
-    def _place(self) -> str:
-        at = self._config.options["uri"] if self._is_served else self._config.warehouse  # a database's may hold a password
-        return f"catalog {self._config.name!r} at {at}"
-
-    @property
-    def _is_served(self) -> bool:
-        return self._config.options.get("metastore") == "rest"
 
     def databases(self) -> list[str]:
         """Names of the databases, sorted.
@@ -117,7 +108,7 @@ class Catalog:
             FetchError: the store refuses or is silent.
         """
         try:
-            with self._listing():
+            with self._failures.listing():
                 return sorted(self.paimon.list_databases())
         except FileNotFoundError:  # a folder that nothing was written to yet
             return []
@@ -134,7 +125,8 @@ class Catalog:
         if checked(name, "database") == _SYSTEM_DATABASE:
             raise ConfigError(f"{name!r} can't name a database: Paimon keeps it for its own tables")
         try:
-            with self._writing(f"database {name} can't be made"):
+            check_creates(self.paimon)
+            with self._failures.writing(f"database {name} can't be made"):
                 self.paimon.create_database(name, exist_ok)
         except DatabaseAlreadyExistException as error:
             raise ConfigError(f"database {name!r} exists; pass exist_ok=True to keep it") from error
@@ -152,7 +144,7 @@ class Catalog:
         if database is not None and checked(database, "database") not in self.databases():
             raise NotFoundError(f"no database {database!r}; databases: {', '.join(self.databases()) or 'none'}")
         chosen = self.databases() if database is None else [database]
-        with self._listing():
+        with self._failures.listing():
             return sorted(f"{base}.{table}" for base in chosen for table in self.paimon.list_tables(base))
 
     def create_table(
@@ -195,7 +187,8 @@ class Catalog:
         wanted = paimon_schema(as_arrow(schema), partition_by, options, uuid.uuid4().hex)
         self.create_database(database)
         try:
-            with self._writing(f"table {full} can't be made"):
+            check_creates(self.paimon)
+            with self._failures.writing(f"table {full} can't be made"):
                 self.paimon.create_table(full, wanted, False)
         except ConfigError:
             raise
@@ -275,14 +268,14 @@ class Catalog:
 
         paimon = self.paimon
         try:
-            with self._asking():
+            with self._failures.asking():
                 held = paimon.get_table(full if branch is None else f"{full}$branch_{branch}")
         except (TableNotExistException, DatabaseNotExistException) as error:
             raise self._no_table(full) from error
         except LakehouseError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            raise NotFoundError(f"table {full!r} in {self._place} can't be read: {cause_line(error)}") from error
+            raise NotFoundError(f"table {full!r} in {self._failures.place} can't be read: {cause_line(error)}") from error
         return remedied(held)
 
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
@@ -300,7 +293,8 @@ class Catalog:
             if missing_ok:
                 return
             raise self._no_table(full)
-        with self._writing(f"table {full} can't be dropped"):
+        check_creates(self.paimon)
+        with self._failures.writing(f"table {full} can't be dropped"):
             self.paimon.drop_table(full)
 
     def _neighbours(self, full: str) -> list[str]:
@@ -310,7 +304,7 @@ class Catalog:
 
     def _no_table(self, full: str) -> NotFoundError:
         known = self._neighbours(full) or self.tables()
-        return NotFoundError(f"no table {full!r} in {self._place}; tables: {', '.join(known[:20]) or 'none'}")
+        return NotFoundError(f"no table {full!r} in {self._failures.place}; tables: {', '.join(known[:20]) or 'none'}")
 
     # --- training sets -------------------------------------------------------------------------------------------------
 
@@ -376,46 +370,6 @@ class Catalog:
         from lakehouse.registry import Registry
 
         return Registry(self)
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """What a server's refusal or silence means, and a database driver's errors without what is secret."""
-        try:
-            yield
-        except LakehouseError:
-            raise
-        except Exception as error:
-            if self._is_served:
-                from lakehouse.served import explained
-
-                known = explained(error, self._place)
-                if known is not None:
-                    raise known from error
-            elif self._config.options.get("metastore") == "jdbc" and type(error).__module__.split(".")[0] in _DRIVERS:
-                cause = self._config.options.masked(error)
-                raise LakehouseError(f"{self!r}: the database refuses or fails: {cause_line(cause)}") from cause
-            raise
-
-    @contextmanager
-    def _listing(self) -> Iterator[None]:
-        try:
-            with self._asking():
-                yield
-        except (LakehouseError, FileNotFoundError):
-            raise
-        except OSError as error:
-            raise FetchError(f"{self._place} can't be listed: {cause_line(error)}") from error
-
-    @contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        check_creates(self.paimon)
-        try:
-            with self._asking():
-                yield
-        except (ConfigError, NotFoundError):
-            raise
-        except (LakehouseError, OSError, RuntimeError) as error:
-            raise CommitError(f"{what} in {self._place}: {cause_line(error)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Catalog, (self._config,)  # which keeps secrets out of a plain pickle; see `lakehouse.config`

@@ -372,5 +372,5 @@ def known_columns(names: Iterable[str], schema: pa.Schema, *, otherwise: str = "
     for name in sorted(map(str, names)):
         if name not in schema.names:
             near = get_close_matches(name, schema.names, 1)
-            hint = f", did you mean {near[0]!r}? C" if near else f"{otherwise}; c"
-            raise NotFoundError(f"no column {name!r}{hint}olumns: {', '.join(schema.names)}")
+            hint = f", did you mean {near[0]!r}?" if near else f"{otherwise};"
+            raise NotFoundError(f"no column {name!r}{hint} columns: {', '.join(schema.names)}")

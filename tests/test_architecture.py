@@ -18,8 +18,9 @@ ROOT = Path(__file__).parent.parent
 
 # `A -> B` reads "A imports B". A package counts as one module. Everyone imports errors; `__init__` and testing import all.
 EDGES = """
-catalog    -> config, database, names, oss, schema, served, stores, table, upstream, upstream_store, registry, warehouse
+catalog    -> config, database, failures, names, oss, schema, served, stores, table, upstream, upstream_store, registry, warehouse
 upstream_store -> fetch, stores
+failures   -> config, served
 database   -> durable, upstream, warehouse
 warehouse  -> durable, upstream
 changes    -> query, scan, write, schema, references, fetch, upstream, durable

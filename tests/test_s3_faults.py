@@ -70,7 +70,7 @@ def once(fault: Fault) -> Callable[[Request], Fault | None]:
 
 
 @pytest.mark.parametrize("make", [fetcher_of, in_forked_processes])
-@pytest.mark.parametrize("fault", ["500", "503", "429", "reset", "truncated", "stall", "wrong-range", "whole"])
+@pytest.mark.parametrize("fault", ["500", "503", "429", "reset", "truncated", "stall", "stall-inside", "wrong-range", "whole"])
 def test_a_fault_that_passes_costs_another_request_and_nothing_else(
     fault: Fault, make: Callable[..., RangeFetcher], options: dict[str, str], index: lh.RowIndex, s3_proxy: Proxy
 ) -> None:
@@ -85,8 +85,9 @@ def test_a_fault_that_passes_costs_another_request_and_nothing_else(
     assert fetched.stats.bytes_fetched < 2.1 * fetched.stats.bytes_referenced
 
 
-def test_a_stall_ends_by_the_time_limit(options: dict[str, str], index: lh.RowIndex, s3_proxy: Proxy) -> None:
-    s3_proxy.rule = lambda request: "stall"
+@pytest.mark.parametrize("fault", ["stall", "stall-inside"])
+def test_a_stall_ends_by_the_time_limit(fault: Fault, options: dict[str, str], index: lh.RowIndex, s3_proxy: Proxy) -> None:
+    s3_proxy.rule = lambda request: fault
     began = time.monotonic()
     fetched = fetcher_of(options, s3_proxy, timeout_s=0.3, retries=1).fetch(refs_of(index, 1))
     assert time.monotonic() - began < 5

@@ -20,7 +20,20 @@ from typing import Literal, TypeAlias
 from tests.stores.server import S3Server
 
 Fault: TypeAlias = Literal[
-    "500", "503", "429", "403", "404", "expired", "reset", "truncated", "stall", "wrong-range", "whole", "lost-answer", "deaf"
+    "500",
+    "503",
+    "429",
+    "403",
+    "404",
+    "expired",
+    "reset",
+    "truncated",
+    "stall",
+    "stall-inside",
+    "wrong-range",
+    "whole",
+    "lost-answer",
+    "deaf",
 ]
 # What to do with a request, None: nothing. Called in the proxy's thread, one request after the other.
 Rule: TypeAlias = "Callable[[Request], Fault | None]"
@@ -150,11 +163,13 @@ class Proxy:
                 if fault == "whole":  # as a server that ignores ranges: another status, other bytes
                     answer_head = _ANSWERED_WHOLE.sub(b"", answer_head.replace(b" 206 Partial Content", b" 200 OK"))
                     answer = answer[::-1]
-                if fault == "truncated":
+                if fault in ("truncated", "stall-inside"):
                     answer = answer[: len(answer) // 2]
                 writer.write(answer_head + answer)
                 await writer.drain()
                 self.bytes_sent += len(answer)
+                if fault == "stall-inside":
+                    await asyncio.sleep(_STALL_S)
                 self.answered.append((came_s, time.monotonic()))
                 if fault == "truncated" and answer:
                     writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
