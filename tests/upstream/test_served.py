@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 import time
 from pathlib import Path
@@ -105,7 +104,6 @@ def test_each_look_at_a_table_of_a_database_opens_a_connection(tmp_path: Path, m
     catalog.close()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("oss2") is None, reason="needs oss2, of the extra oss")
 def test_in_a_bucket_with_versions_a_commit_falls_back_to_a_rename(caplog: pytest.LogCaptureFixture) -> None:
     from types import SimpleNamespace
 
