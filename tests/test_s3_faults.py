@@ -166,7 +166,13 @@ def test_all_else_goes_on_too_with_a_tenth_of_requests_failing(s3_proxy: Proxy, 
     """Making, appending, tagging, changing, opening and indexing a table."""
     generator = random.Random(seed)
     faults: list[Fault] = ["500", "503", "reset"]
-    s3_proxy.rule = lambda request: generator.choice(faults) if generator.random() < 0.1 else None
+
+    def rule(request: Request) -> Fault | None:
+        # pyarrow, by which pypaimon reads, gives up where a refusal is longer than what was asked for: tests/upstream.
+        low, high = request.range or (0, 1 << 20)
+        return generator.choice(faults) if generator.random() < 0.1 and high - low >= 1024 else None
+
+    s3_proxy.rule = rule
     lake = lake_on(s3_proxy.server)
     table = lake.connect().create_table("default.frames", SCHEMA)
     for first in range(0, 60, 20):

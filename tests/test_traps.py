@@ -532,7 +532,7 @@ def test_snapshots_are_pinned(warehouse: Path) -> None:
 def test_unknown_columns_are_refused(warehouse: Path) -> None:
     snapshot = made(warehouse, [row(0)]).latest()
     for call in (lambda: snapshot.query().select("idd"), lambda: snapshot.daft(columns=["idd"])):
-        with pytest.raises(lh.NotFoundError, match=r"no column 'idd', did you mean 'id'\? Columns: id"):
+        with pytest.raises(lh.NotFoundError, match=r"no column 'idd', did you mean 'id'\? columns: id"):
             call()
 
 

@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from daft import col
 from daft.exceptions import DaftCoreException, DaftTypeError
 from daft.expressions.visitor import _ColumnVisitor
 from daft.functions import file_size
-from daft.io.source import DataSource, DataSourceTask
-from daft.schema import Schema
 from pypaimon.daft import read_blob
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
@@ -252,36 +249,3 @@ def test_frames_are_not_pinned(tmp_path: Path) -> None:
     before = frame.count_rows()
     append(made.table, [row(1)])
     assert (before, frame.count_rows()) == (1, 2)  # right: (1, 1)
-
-
-_ONE = Schema.from_field_name_and_types([("a", daft.DataType.int64())])
-
-
-class _FailingTask(DataSourceTask):
-    schema = _ONE
-
-    async def read(self) -> AsyncIterator[Any]:
-        raise OSError("the cause")
-        yield
-
-
-class _Failing(DataSource):
-    name = "failing"
-    schema = _ONE
-
-    async def get_tasks(self, pushdowns: Any) -> AsyncIterator[DataSourceTask]:
-        yield _FailingTask()
-
-
-@daft.func
-def _same(a: int) -> int:
-    return a
-
-
-def test_a_function_of_rows_hides_why_its_source_failed() -> None:
-    """Remedy: none from outside; docs/queries.md says how to see the cause."""
-    frame = _Failing().read()
-    with pytest.raises(DaftCoreException, match="the cause"):
-        frame.to_pydict()
-    with pytest.raises(DaftCoreException, match="Need at least 1 MicroPartition"):  # right: the cause
-        frame.with_column("b", _same(col("a"))).to_pydict()
